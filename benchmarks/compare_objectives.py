@@ -13,8 +13,8 @@ The recipe is configs/comparison.py. Each objective has as many steps as fit int
 objectives in turns, after compilation, batches included. It is CPU time, which
 other work disturbs little.
 
-An interrupted run resumes, and a finished run is skipped, so that other settings need
-another `--output`. The first table has the size and cost of each objective, the second
+An interrupted run resumes, and a finished run is skipped. Other settings need another
+`--output`. The first table has the size and cost of each objective, the second
 one the results of finished runs.
 """
 
@@ -77,13 +77,13 @@ def steps_of(name: str, values: argparse.Namespace) -> int:
 def run(name: str, seed: int, values: argparse.Namespace) -> None:
     """Pretrain and score minimal pairs, unless it is done."""
     folder = speedrun.workdir(name, seed, values)
-    file = folder / "judged.json"
+    file = folder / speedrun.SCORES
     if file.exists():
         return
     config = recipe_of(name, steps_of(name, values), seed, values)
     pretraining.pretrain(config, str(folder))
-    judged = speedrun.blimp(folder, values) if values.pairs else {}
-    file.write_text(json.dumps(judged, indent=2) + "\n")
+    scores = speedrun.blimp(folder, values) if values.pairs else {}
+    file.write_text(json.dumps(scores, indent=2) + "\n")
 
 
 # ---- tables and picture
@@ -109,14 +109,9 @@ def shape_cells(config: config_lib.PretrainConfig) -> list[str]:
 
 def finished(name: str, values: argparse.Namespace) -> list[tuple[dict, list[dict]]]:
     """Return the scores and the held-out metrics of an objective's finished seeds."""
-    folders = [speedrun.workdir(name, seed, values) for seed in range(values.seeds)]
     return [
-        (
-            json.loads((folder / "judged.json").read_text()),
-            [r for r in metrics_file.read(folder) if r["split"] == "eval"],
-        )
-        for folder in folders
-        if (folder / "judged.json").exists()
+        (scores, [r for r in metrics_file.read(folder) if r["split"] == "eval"])
+        for folder, scores in speedrun.scores_of(name, values).items()
     ]
 
 
@@ -141,8 +136,8 @@ def result_cells(name: str, values: argparse.Namespace) -> list[str]:
             never = 1 - last[0].get("replaced_fraction", 0.5)
             cell = speedrun.cell(last, f"{task}_accuracy", 100, ".1f")
             second = f"{cell} ({100 * never:.1f})"
-    judged = [scores for scores, _ in runs]
-    return [*cells, second, speedrun.cell(judged, "blimp", 100, ".1f")]
+    scores = [each for each, _ in runs]
+    return [*cells, second, speedrun.cell(scores, "blimp", 100, ".1f")]
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
@@ -179,7 +174,7 @@ def draw(values: argparse.Namespace) -> figure.Figure:
         distances = [r[key] - r[key + metrics_file.WITHOUT_CONTEXT] for r in records]
         times = [seconds[name] * r["step"] for r in records]
         left.plot(times, distances, color=color, label=OBJECTIVES[name])
-        scores = [100 * judged["blimp"] for judged, _ in runs if judged]
+        scores = [100 * each["blimp"] for each, _ in runs if each]
         right.plot(scores, [len(shown)] * len(scores), "o", color=color)
         shown.append(OBJECTIVES[name])
     left.axhline(0, color="black", linewidth=1, linestyle=":")
@@ -207,6 +202,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     values = parse(arguments)
     pathlib.Path(values.output).mkdir(parents=True, exist_ok=True)
+    speedrun.known_seconds(values)
     for seed in range(values.seeds):
         for name in values.objectives:
             run(name, seed, values)

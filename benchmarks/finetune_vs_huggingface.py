@@ -24,7 +24,7 @@ import tempfile
 import time
 
 import interleaved_timing
-import steps
+import training_steps
 
 from bert_jax.run import huge_pages
 
@@ -82,7 +82,9 @@ def bert_jax_side(values):
     task = finetuning.TASKS[config.task.kind](config.task, model.tokenizer)
     encoder = initialise.encoder_config(config, model.encoder)
     mesh = sharding.make_mesh(config.mesh)
-    train = steps.steps_of_run(finetuning.make_run(config, mesh, encoder, task))
+    train = training_steps.steps_of_run(
+        finetuning.make_run(config, mesh, encoder, task)
+    )
     train(WARM_UP)
     return train
 

@@ -20,8 +20,8 @@ import json
 
 import jax
 import numpy as np
-import steps as steps_lib
 import torch
+import training_steps
 import transformers
 from matplotlib import figure
 
@@ -86,7 +86,7 @@ def random_batch(case, rng):
 
 def bert_jax_losses(objective, settings, batches):
     """Return the losses of bert_jax's trainer and its initial parameters."""
-    state, train_step = steps_lib.begin_training(objective, settings, len(batches))
+    state, train_step = training_steps.begin_training(objective, settings, len(batches))
     initial, train_step = state.params, jax.jit(train_step)
     losses = []
     for batch in batches:

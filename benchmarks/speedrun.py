@@ -17,8 +17,8 @@ of two cores that train 480 sequences a second. The time of a step is measured o
 one thread, all rows in turns, after compilation, batches included.
 
 All rows are evaluated on the same held-out rows with the same masks, whatever they
-train on. An interrupted run resumes, and a finished run is skipped, so that other
-settings need another `--output`. `--rows=` prints the table alone.
+train on. An interrupted run resumes, and a finished run is skipped. Other settings need
+another `--output`. The same flags with `--rows=` print the table alone.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable
 import interleaved_timing
 import jax
 import numpy as np
-import steps as steps_lib
+import training_steps
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, prediction, pretraining, recipe_variants, teacher
@@ -113,6 +113,10 @@ ROWS = {
     ),
 }
 HELD_OUT_ROWS = 1600
+SECONDS = "step_seconds.json"  # in the folder for all runs
+SCORES = "scores.json"  # in the workdir of a finished run
+# Flags that choose among the runs, or how to show them.
+CHOICES = ("output", "rows", "objectives", "seeds", "picture")
 
 
 # ---- configs and budgets
@@ -166,6 +170,27 @@ def seconds_of_steps(values: argparse.Namespace) -> dict[str, list[float]]:
     return measure(["BERT", *values.rows], phases_of, values)
 
 
+def known_seconds(values: argparse.Namespace) -> tuple[dict, dict[str, list[float]]]:
+    """Return the settings of the runs in `--output`, and the seconds of their steps.
+
+    Raises:
+      SystemExit: The runs have other settings.
+    """
+    file = pathlib.Path(values.output) / SECONDS
+    stored = json.loads(file.read_text()) if file.exists() else {}
+    settings, seconds = stored.get("settings", {}), stored.get("seconds", {})
+    given = {name: x for name, x in vars(values).items() if name not in CHOICES}
+    if not given.get("teacher"):  # needed by some rows only
+        given.pop("teacher", None)
+    for name, value in given.items():
+        if settings.get(name, value) != value:
+            raise SystemExit(
+                f"error: --{name}={value}, but the runs in {values.output} have "
+                f"{settings[name]}; give another --output"
+            )
+    return settings | given, seconds
+
+
 def measure(
     names: Iterable[str],
     phases_of: Callable[[str], list[config_lib.PretrainConfig]],
@@ -176,8 +201,7 @@ def measure(
     The result is stored. If it lacks a name, all are measured again, in turns.
     `phases_of` is a function from the name of a model to configs of one phase each.
     """
-    file = pathlib.Path(values.output) / "seconds.json"
-    known = json.loads(file.read_text()) if file.exists() else {}
+    settings, known = known_seconds(values)
     names = list(dict.fromkeys([*known, *names]))
     if set(names) <= known.keys():
         return known
@@ -189,7 +213,8 @@ def measure(
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for (name, _), times in interleaved_timing.rounds(sides, values.rounds).items():
         seconds[name].append(statistics.median(times))
-    file.write_text(json.dumps(seconds, indent=2) + "\n")
+    content = json.dumps({"settings": settings, "seconds": seconds}, indent=2)
+    (pathlib.Path(values.output) / SECONDS).write_text(f"{content}\n")
     return seconds
 
 
@@ -200,7 +225,7 @@ def timed(config: config_lib.PretrainConfig, steps: int) -> Callable[[], float]:
     """
     corpus = shards.open_corpus(config.data.corpus)
     run = pretraining.make_run(config, sharding.make_mesh(config.mesh), [corpus])
-    train = steps_lib.steps_of_run(run)
+    train = training_steps.steps_of_run(run)
 
     def seconds() -> float:
         start = time.process_time()
@@ -228,17 +253,17 @@ def workdir(name: str, seed: int, values: argparse.Namespace) -> pathlib.Path:
 
 
 def run(name: str, seed: int, values: argparse.Namespace) -> None:
-    """Pretrain a row and judge the result, unless it is done."""
+    """Pretrain and evaluate a row, unless it is done."""
     folder = workdir(name, seed, values)
-    file = folder / "judged.json"
+    file = folder / SCORES
     if file.exists():
         return
     config = recipe_of(name, steps_of(name, values), seed, values)
     state, config = pretraining.pretrain(config, str(folder))
-    judged = held_out(state.params, config)
+    scores = held_out(state.params, config)
     if values.pairs:
-        judged |= blimp(folder, values)
-    file.write_text(json.dumps(judged, indent=2) + "\n")
+        scores |= blimp(folder, values)
+    file.write_text(json.dumps(scores, indent=2) + "\n")
 
 
 def held_out(params, config: config_lib.PretrainConfig) -> dict[str, float]:
@@ -280,11 +305,14 @@ def blimp(folder: pathlib.Path, values: argparse.Namespace) -> dict[str, float]:
 # ---- table and picture
 
 
-def judged(name: str, values: argparse.Namespace) -> list[dict[str, float]]:
-    """Return the results of the finished seeds of a row."""
+def scores_of(name: str, values: argparse.Namespace) -> dict[pathlib.Path, dict]:
+    """Return the scores of the finished seeds of a row, by workdir."""
     folders = (workdir(name, seed, values) for seed in range(values.seeds))
-    files = (folder / "judged.json" for folder in folders)
-    return [json.loads(file.read_text()) for file in files if file.exists()]
+    return {
+        folder: json.loads((folder / SCORES).read_text())
+        for folder in folders
+        if (folder / SCORES).exists()
+    }
 
 
 def print_table(values: argparse.Namespace) -> None:
@@ -293,7 +321,7 @@ def print_table(values: argparse.Namespace) -> None:
     print("|---|---:|---:|---:|---:|---:|")
     seconds = seconds_of_steps(values)
     for name in ROWS:
-        if not (results := judged(name, values)):
+        if not (results := [*scores_of(name, values).values()]):
             continue
         cells = [
             name,
@@ -361,9 +389,14 @@ def make_parser(description: str):
 
         return names
 
+    def file_name(text):
+        if text and not pathlib.Path(text).is_file():
+            raise argparse.ArgumentTypeError(f"there is no file {text}")
+        return text
+
     parser.add_argument("--corpus", required=True, help="from run.build_corpus")
     parser.add_argument("--output", required=True, help="folder for all runs")
-    add("pairs", "", "file of BLiMP; by default, no minimal pairs")
+    add("pairs", "", "file of BLiMP; by default, no minimal pairs", type=file_name)
     add("every", 10, "score every N-th pair only")
     add("seeds", 1, "of each run")
     add("rounds", 5, "of timing")
@@ -380,13 +413,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("rows", without_teacher, "some of the rows", type=names_of(ROWS))
     add("teacher", "", "checkpoint that the row with a teacher imitates")
     add("steps", 18_000, "of the first row, whose time is the budget")
-    return parser.parse_args(arguments)
+    values = parser.parse_args(arguments)
+    if values.picture and not values.rows:
+        parser.error("--picture shows --rows; give at least one of them")
+    return values
 
 
 def main(arguments: list[str] | None = None) -> None:
     values = parse(arguments)
-    output = pathlib.Path(values.output)
-    output.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(values.output).mkdir(parents=True, exist_ok=True)
+    known_seconds(values)
     for seed in range(values.seeds):
         for name in values.rows:
             run(name, seed, values)

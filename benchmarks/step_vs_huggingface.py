@@ -4,7 +4,7 @@ r"""Time a training step of bert_jax and Hugging Face, eager and with `torch.com
     python benchmarks/step_vs_huggingface.py --output=FILE.json
     python benchmarks/step_vs_huggingface.py --accelerator    # on a GPU or TPU
 
-`steps.py` has the step. A case is SIZE_DTYPE or SIZE_DTYPE_LENGTH. On a CPU, a
+`training_steps.py` has the step. A case is SIZE_DTYPE or SIZE_DTYPE_LENGTH. On a CPU, a
 batch has 8 sequences of 128 tokens, 20 of them masked, and dropout 0.1; all sides have
 the same cores and huge pages. With `--accelerator` a batch has 16,384 tokens, and each
 of the two sides, bert_jax and compiled, gets half of the memory of one device.
@@ -26,7 +26,7 @@ import sys
 import time
 
 import interleaved_timing
-import steps
+import training_steps
 
 from bert_jax.run import huge_pages
 
@@ -51,7 +51,7 @@ def make_case(name, values):
     length = int(*length or [128])
     tokens = values.tokens or (16_384 if values.accelerator else 1024)
     dropout = 0.0 if values.accelerator else 0.1
-    return steps.Case(size, dtype, tokens // length, length, dropout)
+    return training_steps.Case(size, dtype, tokens // length, length, dropout)
 
 
 def serve(side, case):
@@ -61,7 +61,7 @@ def serve(side, case):
 
         if torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(MEMORY_FRACTION)
-    interleaved_timing.serve(lambda: steps.SIDES[side](case))
+    interleaved_timing.serve(lambda: training_steps.SIDES[side](case))
 
 
 def prepare(values):
@@ -70,7 +70,11 @@ def prepare(values):
         # Processes inherit the affinity, so all sides have the same cores.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: values.cores])
         pages = {huge_pages.VARIABLE: huge_pages.VALUE}
-        return [*steps.SIDES], {**os.environ, "JAX_PLATFORMS": "cpu", **pages}, "cpu"
+        return (
+            [*training_steps.SIDES],
+            {**os.environ, "JAX_PLATFORMS": "cpu", **pages},
+            "cpu",
+        )
     # Asked in a process of its own, which then gives the device back.
     command = "import jax; print(jax.devices()[0].device_kind)"
     done = subprocess.run(
@@ -100,7 +104,10 @@ def summary(case, seconds, count, sides, kind):
         "turns": count,
     }
     if peak := hardware.peak_flops(kind):
-        flops = steps.bert_jax_objective(case).sequence_flops(case.length) * case.batch
+        flops = (
+            training_steps.bert_jax_objective(case).sequence_flops(case.length)
+            * case.batch
+        )
         report["utilisation"] = {
             side: round(flops / s / peak, 3) for side, s in seconds.items()
         }

@@ -42,7 +42,7 @@ def test_two_objectives_from_a_corpus_to_the_tables(corpus, tmp_path, capsys):
     ]
     comparison.main(flags)
     printed = capsys.readouterr().out
-    seconds = json.loads((output / "seconds.json").read_text())
+    seconds = json.loads((output / "step_seconds.json").read_text())["seconds"]
     for name, title in (("bert", "BERT"), ("xlnet", "XLNet")):
         steps = max(1, round(0.06 / seconds[name][0]))
         assert re.search(rf"\| {title} \| {steps:,} \| [\d.]+ \([\d.]+\) \| ", printed)

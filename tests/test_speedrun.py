@@ -40,6 +40,31 @@ def test_each_row_has_its_change_only(corpus, tmp_path):
     assert phases == winner.phases
 
 
+def test_runs_in_a_folder_share_their_settings(tmp_path, monkeypatch):
+    pairs = tmp_path / "blimp.jsonl"
+    pairs.touch()
+    monkeypatch.setattr(speedrun, "timed", lambda *_: lambda: 1.0)
+
+    def seconds(*flags, names=("BERT",)):
+        flags = "--corpus=corpus", f"--output={tmp_path}", *flags
+        return speedrun.measure(names, lambda name: [None], speedrun.parse(flags))
+
+    assert seconds("--steps=40", "--rows=BERT") == {"BERT": [1.0]}
+    taught = "BERT", "with a teacher"
+    assert seconds("--steps=40", "--teacher=one", names=taught).keys() == {*taught}
+    assert seconds("--steps=40", "--rows=", "--seeds=3").keys() == {*taught}
+    for flag in ("--steps=41", "--smoke", f"--pairs={pairs}", "--teacher=other"):
+        name = flag.removeprefix("--").split("=")[0]
+        with pytest.raises(SystemExit, match=rf"--{name}=.*; give another --output$"):
+            seconds("--steps=40", flag)
+
+
+def test_a_picture_needs_a_row(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        speedrun.parse(["--corpus=c", "--output=o", "--rows=", "--picture=p.png"])
+    assert "--picture shows --rows" in capsys.readouterr().err
+
+
 @pytest.mark.runs
 @pytest.mark.slow
 def test_two_rows_from_a_corpus_to_the_table(corpus, tmp_path, capsys):
