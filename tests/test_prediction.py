@@ -19,6 +19,7 @@ from bert_jax.model import heads
 from bert_jax.objectives import masked_lm, replaced_tokens
 from bert_jax.prediction import filling, text_rows
 from bert_jax.prediction.trained_model import BATCH_SIZE
+from bert_jax.training import inference
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,24 @@ def test_blanks_do_not_depend_on_the_other_texts(
     filled = model.fill(texts, top=2)
     assert all(len(guesses) == 2 for blanks in filled for guesses in blanks)
     assert_filled(filled, logits["mlm"], texts)
+
+
+def test_a_text_with_many_blanks_is_in_a_batch_of_its_own(model, monkeypatch):
+    """Its logits at many positions are not computed for the other texts."""
+    batches, compute = [], inference.Engine.outputs
+
+    def outputs(self, rows, batch_size):
+        batches.append((rows["mlm_positions"].shape, batch_size))
+        return compute(self, rows, batch_size)
+
+    monkeypatch.setattr(inference.Engine, "outputs", outputs)
+    texts = ["ab [MASK]", " ".join(["[MASK]"] * 20), "[MASK] ad [MASK] [MASK]"]
+    filled = model.fill(texts)
+    assert batches == [((2, 4), BATCH_SIZE), ((1, 32), 16)]
+    assert list(map(len, filled)) == [1, 20, 3]
+    for text, blanks in zip(texts, filled, strict=True):
+        for got, alone in zip(blanks, model.fill([text])[0], strict=True):
+            assert [guess.word for guess in got] == [guess.word for guess in alone]
 
 
 def test_blanks_of_a_generator(tmp_path):

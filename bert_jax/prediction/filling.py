@@ -144,19 +144,24 @@ def fill(
     length = 2 + max(map(len, encoded), default=0)
     rows, _ = token_rows.join_pairs(encoded, [None] * len(encoded), tokenizer, length)
     blanks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in rows["input_ids"]]
-    # Rounded up to a power of two, so that few shapes are compiled.
-    most = 1 << (max(map(len, blanks), default=1) - 1).bit_length()
-    rows["mlm_positions"], _ = token_rows.pad(blanks, most, 0)  # [R, P]
-    batch_size = max(1, min(BATCH_SIZE, _BATCH_BLANKS // most))
-    best = engine.outputs(rows, batch_size)  # [R, P, top]
-    words, probabilities = best["ids"].tolist(), best["probabilities"].tolist()
-    return [
-        [
-            [Guess(tokenizer.texts[t], p) for t, p in zip(*guesses, strict=True)]
-            for _, *guesses in zip(at, words[row], probabilities[row], strict=False)
-        ]
-        for row, at in enumerate(blanks)
-    ]
+    # Powers of two from 4 on, so that few shapes are compiled.
+    sizes = np.array([max(4, 1 << (len(at) - 1).bit_length()) for at in blanks], int)
+    filled: list[list[list[Guess]]] = [[]] * len(texts)
+    for size in np.unique(sizes).tolist():
+        chosen = np.flatnonzero(sizes == size)
+        some = {name: values[chosen] for name, values in rows.items()}
+        some["mlm_positions"], _ = token_rows.pad([blanks[i] for i in chosen], size, 0)
+        batch_size = max(1, min(BATCH_SIZE, _BATCH_BLANKS // size))
+        best = engine.outputs(some, batch_size)  # [R, P, top]
+        words, probabilities = best["ids"].tolist(), best["probabilities"].tolist()
+        for row, i in enumerate(chosen):
+            filled[i] = [
+                [Guess(tokenizer.texts[t], p) for t, p in zip(*guesses, strict=True)]
+                for _, *guesses in zip(
+                    blanks[i], words[row], probabilities[row], strict=False
+                )
+            ]
+    return filled
 
 
 def _encode(model: TrainedModel, index: int, text: str) -> list[int]:
