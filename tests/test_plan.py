@@ -373,7 +373,7 @@ def test_a_phase_fits_if_its_evaluation_fits():
             "electra:base",
             [
                 "attention, residuals: TPU kernel",
-                "generator's attention, residuals: TPU kernel; cross entropy: plain "
+                "generator attention, residuals: TPU kernel; cross entropy: plain "
                 "operations (sampling reads the logits, too)",
             ],
         ),
@@ -382,7 +382,7 @@ def test_a_phase_fits_if_its_evaluation_fits():
             [
                 "attention, residuals: TPU kernel; cross entropy: plain operations "
                 "(the teacher's loss reads the logits, too)",
-                "teacher's attention, residuals: TPU kernel",
+                "teacher attention, residuals: TPU kernel",
             ],
         ),
     ],

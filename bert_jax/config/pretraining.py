@@ -166,12 +166,12 @@ class PretrainConfig:
 
     @property
     def encoders(self) -> dict[str, EncoderConfig]:
-        """All encoders of a step, by their names in messages."""
-        encoders = {"encoder.": self.encoder}
+        """All encoders of a step, by name."""
+        encoders = {"encoder": self.encoder}
         if isinstance(self.objective, ReplacedTokensConfig):
-            encoders["generator's "] = self.objective.generator(self.encoder)
+            encoders["generator"] = self.objective.generator(self.encoder)
         if isinstance(self.objective, DistillationConfig):
-            encoders["teacher's "] = self.objective.teacher_encoder
+            encoders["teacher"] = self.objective.teacher_encoder
         return encoders
 
     def check(self, where: str) -> None:
@@ -217,12 +217,12 @@ class PretrainConfig:
                     f"a generator of hidden_size={size}; it must be a multiple of the "
                     f"{encoder.head_size} columns of a head"
                 )
-            objective.generator(encoder).check(f"{where}generator's ")
+            objective.generator(encoder).check(f"{where}generator.")
         for name, each in self.encoders.items():
             types = each.type_vocab_size
             if objective.segments not in SINGLE_SEGMENTS and types < 2:
                 raise UserError(
-                    f"{where}{name}type_vocab_size={types} cannot tell the two "
+                    f"{where}{name}.type_vocab_size={types} cannot tell the two "
                     f"segments of {where}objective.segments={objective.segments!r} "
                     f"apart; set {where}objective.segments=full_sentences, or the "
                     "number to 2 or more"
@@ -249,7 +249,7 @@ class PretrainConfig:
                 if phase.length > each.max_position_embeddings:
                     raise UserError(
                         f"{here}length={phase.length} is more than "
-                        f"{where}{name}max_position_embeddings="
+                        f"{where}{name}.max_position_embeddings="
                         f"{each.max_position_embeddings}"
                     )
             for name in _ROTARY_BASES:

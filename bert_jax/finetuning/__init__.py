@@ -262,7 +262,7 @@ def make_run(
         phases=(phase,),
         config=config,
         mesh=mesh,
-        encoders={"encoder.": encoder},
+        encoders={"encoder": encoder},
         frozen=frozen,
         best=config.keep_best,
     )

@@ -33,7 +33,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     """
 
     config: config_lib.ReplacedTokensConfig = config_lib.ReplacedTokensConfig()
-    token_predictor = "generator's "
+    token_predictor = "generator"
     logits_reader = "sampling"
 
     @property

@@ -82,7 +82,7 @@ class Run:
     # With all fields filled in.
     config: config_lib.PretrainConfig | config_lib.FinetuneConfig
     mesh: Mesh
-    # Encoders of a step, by their names in messages.
+    # Encoders of a step, by name: "encoder", and maybe "generator" or "teacher".
     encoders: Mapping[str, config_lib.EncoderConfig]
     # Predicate of the paths of frozen parameters; None for none.
     frozen: Callable[[str], bool] | None = None
@@ -142,7 +142,7 @@ class Run:
             for phase in self.phases:
                 rows = phase.batch_size // phase.micro_batches
                 found = [
-                    name.removeprefix("encoder.")
+                    f"{name} ".removeprefix("encoder ")
                     + decisions.describe(
                         encoder,
                         platform,
