@@ -271,7 +271,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     state = checkpoints.restore(shapes)
     assert equal(state, first)
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("checkpoint 2 cannot be used")
+    assert said[0].startswith(f"checkpoint {folder / '2'} cannot be used")
     assert said[1].startswith("checkpoint 2 is set aside as damaged-2")
     # The next save of that step goes through, and the good one is as it was.
     again_second = dataclasses.replace(state, step=state.step + 1)
@@ -346,7 +346,7 @@ def test_damage_that_one_of_two_processes_meets(tmp_path):
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     done = checkpoints_of_two(tmp_path, "restore")
     assert done.text.count("RESTORED 1") == 2
-    (said,) = [line for line in done.lines if "checkpoint 2 cannot be used" in line]
+    (said,) = [line for line in done.lines if "/2 cannot be used" in line]
     assert "imeout" not in said and "barrier" not in said
     assert (tmp_path / "damaged-2").is_dir()
 
@@ -363,7 +363,7 @@ def test_an_outage_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints._checkpointer, "load_checkpointables", slow)
-        with pytest.raises(Unavailable, match="checkpoint 2 cannot be read now: Tim"):
+        with pytest.raises(Unavailable, match="/2 cannot be read now: Tim"):
             checkpoints.restore(shapes)
         patch.setattr(restore.ocp, "load_checkpointables", slow)
         with pytest.raises(Unavailable, match="2 cannot be read now: TimeoutError"):
@@ -380,8 +380,8 @@ def test_a_checkpoint_of_another_model_is_named_by_a_parameter(two_checkpoints, 
         checkpoints.restore(wider)
     checkpoints.close()
     assert capsys.readouterr().err.splitlines()[0] == (
-        "checkpoint 2 cannot be used: encoder/embeddings/layer_norm/bias has shape "
-        "(32,), the model wants (32, 2)"
+        f"checkpoint {folder / '2'} cannot be used: encoder/embeddings/layer_norm/bias "
+        "has shape (32,), the model wants (32, 2)"
     )
 
 

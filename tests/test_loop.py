@@ -198,11 +198,15 @@ def test_profile_cache_and_shares_of_time(corpus, tmp_path, capsys, monkeypatch)
     try:
         pretraining.pretrain(asked, str(folder))
         assert jax.config.jax_compilation_cache_dir == str(cache)
+        said = capsys.readouterr().err
+        pretraining.pretrain(asked, str(folder))
+        end = asked.total_steps
+        line = f"loop.profile_step=4: no profile, as the run resumes after step {end}"
+        assert line in capsys.readouterr().err and line not in said
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
     (profile,) = (folder / "profile").rglob("*.xplane.pb")
     assert profile.stat().st_size > 1000
-    said = capsys.readouterr().err
     assert f"profile in {folder / 'profile'}" in said
     # The shares of time in each report add up.
     trained = [r for r in metrics_file.read(folder) if r["split"] == "train"]

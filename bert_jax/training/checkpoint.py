@@ -91,11 +91,12 @@ class Checkpoints:
         )
         unreadable: list[int] = []
         for step in sorted(steps, reverse=True):
+            name = f"checkpoint {self._folder / str(step)}"
             state, problem = restore.read_in_all_processes(
-                f"checkpoint {step}", self._load, step, shapes
+                name, self._load, step, shapes
             )
             if problem:
-                processes.say(f"checkpoint {step} cannot be used: {problem}")
+                processes.say(f"{name} cannot be used: {problem}")
                 unreadable.append(step)
                 continue
             for damaged in unreadable:

@@ -127,6 +127,11 @@ def train(
             state = change_initial(sharding.initialise(run.init, shapes, key))
         constants = run.load_constants()
         step = int(state.step)
+        if 0 < run.config.loop.profile_step <= step:
+            processes.say(
+                f"loop.profile_step={run.config.loop.profile_step}: no profile, as the "
+                f"run resumes after step {step}"
+            )
         if processes.is_main():
             _continue_account(saver, step)
         reports = reporting.Reporter(saver.folder, run.total_steps, step)
