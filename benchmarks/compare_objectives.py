@@ -28,7 +28,7 @@ import speedrun
 from matplotlib import figure
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, pretraining
+from bert_jax import pretraining
 from bert_jax.corpus import shards
 from bert_jax.training import metrics_file
 
@@ -55,7 +55,7 @@ def recipe_of(
     cfg = runpy.run_path(str(RECIPE))["get_config"](name + ",smoke" * values.smoke)
     cfg.seed, cfg.data.corpus, cfg.phases[0].steps = seed, values.corpus, steps
     cfg.loop.eval_every = max(1, steps // 20)
-    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
     return pretraining.fill_in_from_corpora(config, [shards.open_corpus(values.corpus)])
 
 

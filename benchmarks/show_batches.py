@@ -12,7 +12,6 @@ import tempfile
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
 from bert_jax.data import batches as batches_lib
@@ -66,7 +65,7 @@ def batches(corpora: list[shards.Corpus], recipe: str, *, seed: int = 0, **phase
     cfg = runpy.run_path(str(CONFIGS / f"{name}.py"))["get_config"](variant)
     cfg.seed = seed
     cfg.phases[0].update(phase)
-    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
     return batches_lib.PretrainingBatches(corpora, config, 0)
 
 

@@ -35,7 +35,7 @@ import numpy as np
 import training_steps
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, prediction, pretraining, recipe_variants, teacher
+from bert_jax import prediction, pretraining, recipe_variants, teacher
 from bert_jax.corpus import shards
 from bert_jax.demo import recipe
 from bert_jax.objectives import metric_sums
@@ -141,7 +141,7 @@ def recipe_of(
     cfg = recipe.get_config("bert").pretrain
     if has_teacher(name):
         taught = config_lib.DistillationConfig(teacher=values.teacher)
-        cfg.objective = knobs.to_configdict(taught)
+        cfg.objective = config_lib.to_configdict(taught)
     cfg.update_from_flattened_dict(changes_of(name))
     if values.smoke:
         recipe_variants.shrink_pretraining(cfg)
@@ -152,7 +152,7 @@ def recipe_of(
     cfg.seed, cfg.data.corpus = seed, values.corpus
     cfg.loop.update(eval_every=max(1, sum(steps) // 8), checkpoint_every=1000)
     cfg.loop.eval_batches = min(HELD_OUT_ROWS // row.phases[-1][2], 2 * steps[-1])
-    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
     corpus = shards.open_corpus(values.corpus)
     if has_teacher(name):
         folder = str(workdir(name, seed, values))

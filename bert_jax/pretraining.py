@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, teacher, warm_start
+from bert_jax import teacher, warm_start
 from bert_jax.corpus import mixture, shards
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
@@ -75,7 +75,7 @@ def pretrain(
         config.check_rates(overrides)
         config = fill_in_from_corpora(config, corpora)
     if source:
-        config = knobs.fill_in(
+        config = config_lib.fill_in(
             config,
             "init_fingerprint",
             source.fingerprint or checkpoints.fingerprint(source.path),
@@ -104,17 +104,17 @@ def fill_in_from_corpora(
     """
     if not corpora:
         size = config.encoder.vocab_size or config_lib.BERT_VOCAB_SIZE
-        return knobs.fill_in(config, "encoder.vocab_size", size, "")
+        return config_lib.fill_in(config, "encoder.vocab_size", size, "")
     size = corpora[0].tokenizer.vocab_size
     # A published vocabulary may be padded.
     if not (config.init_from and config.encoder.vocab_size):
-        config = knobs.fill_in(
+        config = config_lib.fill_in(
             config,
             "encoder.vocab_size",
             size,
             f"the tokenizer has {size} tokens; leave it 0 to follow the tokenizer",
         )
-    return knobs.fill_in(
+    return config_lib.fill_in(
         config,
         "data.fingerprint",
         mixture.fingerprint(corpora),

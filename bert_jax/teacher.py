@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, warm_start
+from bert_jax import warm_start
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
@@ -81,7 +81,7 @@ def with_encoder_of(
     if objective.hidden_weight:
         objective.compared_states(config.encoder)
     config = dataclasses.replace(config, objective=objective)
-    knobs.check(config)
+    config_lib.check(config)
     return config
 
 
@@ -90,7 +90,7 @@ def fill_in_fingerprint(
 ) -> config_lib.PretrainConfig:
     """Return the config with a hash of the teacher's parameters, from all processes."""
     path = restore.absolute(config.objective.teacher)
-    return knobs.fill_in(
+    return config_lib.fill_in(
         config,
         "objective.teacher_fingerprint",
         checkpoints.fingerprint(path),

@@ -8,7 +8,6 @@ import jax
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
@@ -64,7 +63,7 @@ def find_source(config: config_lib.PretrainConfig, folder: str) -> Source:
     if checkpoints.exists(path):
         return read_source(path, fingerprint)
     own = checkpoints.read_metadata(restore.find(folder))
-    of_run = knobs.from_dict(config_lib.EncoderConfig, own.config["encoder"])
+    of_run = config_lib.from_dict(config_lib.EncoderConfig, own.config["encoder"])
     return Source(path, dataclasses.replace(own, encoder=of_run), fingerprint)
 
 
@@ -98,7 +97,7 @@ def with_encoder_of(
     # A run may go on with another objective: left to right first, then masked tokens.
     changed = dataclasses.replace(changed, causal=config.objective.causal)
     config = dataclasses.replace(config, encoder=changed, init_from=str(source.path))
-    knobs.check(config)
+    config_lib.check(config)
     return config
 
 
@@ -113,8 +112,8 @@ def encoder(
     The architecture is the checkpoint's. All other fields are the run's. A field of the
     architecture counts as set if it was given on the command line or differs from its
     default. A set field must agree with the checkpoint, unless parameters can be
-    adapted to it (`knobs.knob`). `overrides` has the paths of the fields that were
-    given on the command line, and `where` is the path of the encoder.
+    adapted to it (`config/fields.py`). `overrides` has the paths of the fields that
+    were given on the command line, and `where` is the path of the encoder.
 
     Raises:
       UserError: A field that is set contradicts the checkpoint.
@@ -135,7 +134,7 @@ def _with_architecture(
 ) -> Any:
     """Return a config with the architecture of a checkpoint, group by group."""
     fields, defaults = {}, type(config)()
-    for field in knobs.architecture(config):
+    for field in config_lib.architecture(config):
         path = f"{where}.{field.name}"
         given, value = getattr(config, field.name), getattr(pretrained, field.name)
         is_set = path in overrides or given != getattr(defaults, field.name)

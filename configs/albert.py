@@ -20,7 +20,7 @@ Cost:   not run yet.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 # Layers, hidden size, heads.
 VARIANTS = {
@@ -35,7 +35,7 @@ def get_config(arg: str = ""):
     """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     phases = (config_lib.PhaseConfig(steps=125_000, length=512, batch_size=4096),)
-    cfg = knobs.to_configdict(config_lib.PretrainConfig(phases=phases))
+    cfg = config_lib.to_configdict(config_lib.PretrainConfig(phases=phases))
     recipe_variants.set_size(cfg, *VARIANTS[variant])
     cfg.encoder.update(embedding_size=128, num_layer_groups=1)
     if variant == "xxlarge":

@@ -23,7 +23,7 @@ Cost:   as BERT-Base. Not run yet.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 _MASKED = config_lib.MaskedLmConfig
 _MASKING = config_lib.MaskingConfig
@@ -58,7 +58,7 @@ def get_config(arg: str = ""):
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     objective = VARIANTS[variant]
     short = _FALLING if variant == "mask_falling" else (_SHORT,)
-    cfg = knobs.to_configdict(
+    cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=(*short, _LONG))
     )
     cfg.encoder.vocab_size = 0  # the corpus's

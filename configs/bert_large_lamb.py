@@ -30,7 +30,7 @@ Cost:   not run yet.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 # Of the two phases: steps, batch, learning rate, share of warmup.
 VARIANTS = {
@@ -42,7 +42,7 @@ VARIANTS = {
 def get_config(arg: str = ""):
     """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
-    cfg = knobs.to_configdict(config_lib.PretrainConfig())
+    cfg = config_lib.to_configdict(config_lib.PretrainConfig())
     recipe_variants.set_size(cfg, num_layers=24, hidden_size=1024, num_heads=16)
     cfg.optimizer.update(name="lamb", schedule="linear", bias_correction=True)
     for phase, length, (steps, batch_size, rate, warmup) in zip(

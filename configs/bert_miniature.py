@@ -16,7 +16,7 @@ Cost:   not run yet in full. docs/results.md has a short run of Tiny on two CPU 
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 # Layers, hidden size, heads.
 VARIANTS = {
@@ -30,7 +30,7 @@ VARIANTS = {
 def get_config(arg: str = ""):
     """Return the recipe; `arg` is a size, with ",smoke" for seconds."""
     size, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
-    cfg = knobs.to_configdict(config_lib.PretrainConfig())
+    cfg = config_lib.to_configdict(config_lib.PretrainConfig())
     recipe_variants.set_size(cfg, *VARIANTS[size])
     cfg.optimizer.update(learning_rate=1e-4, warmup_fraction=0.01)
     cfg.phases[0].update(steps=900_000, length=128, batch_size=256)

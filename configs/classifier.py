@@ -12,13 +12,13 @@ Cost:   not measured on a task of the usual size. docs/results.md has the demo, 
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 
 def get_config(arg: str = ""):
     """Return the recipe; `arg` is "" or "smoke"."""
     _, smoke = recipe_variants.parse(arg)
-    cfg = knobs.to_configdict(config_lib.FinetuneConfig())
+    cfg = config_lib.to_configdict(config_lib.FinetuneConfig())
     cfg.update(batch_size=32, epochs=3.0)
     cfg.optimizer.update(learning_rate=5e-5, warmup_fraction=0.1)
     if smoke:

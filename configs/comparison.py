@@ -30,7 +30,7 @@ Cost:   8,000 steps of BERT take nine minutes of one processor core, beside othe
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 _WORDS = config_lib.MaskingConfig(unit="word")
 _NGRAMS = config_lib.MaskedLmConfig(
@@ -57,7 +57,7 @@ def get_config(arg: str = ""):
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     objective = VARIANTS[variant]
     phase = config_lib.PhaseConfig(steps=8000, length=64, batch_size=16)
-    cfg = knobs.to_configdict(
+    cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(
             encoder=config_lib.EncoderConfig(
                 causal=objective.causal,

@@ -23,7 +23,7 @@ Cost:   not run yet.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 
 def get_config(arg: str = ""):
@@ -33,7 +33,7 @@ def get_config(arg: str = ""):
     objective = config_lib.MaskedLmConfig(
         segments="full_sentences", short_sequence_rate=0.0
     )
-    cfg = knobs.to_configdict(
+    cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=phases)
     )
     cfg.init_from = "CHECKPOINT"  # a placeholder that must be set

@@ -30,7 +30,7 @@ Cost:   the compiler's estimate for base on 64 chips of TPU v4 is 14 days, with 
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 # Layers, hidden size, heads; learning rate.
 VARIANTS = {
@@ -55,7 +55,7 @@ def get_config(arg: str = ""):
     phase = config_lib.PhaseConfig(
         steps=500_000, length=512, batch_size=8192, micro_batches=8
     )
-    cfg = knobs.to_configdict(
+    cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=(phase,))
     )
     recipe_variants.set_size(cfg, *size)

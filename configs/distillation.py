@@ -19,7 +19,7 @@ Cost:   not run yet. Each step adds the teacher's forward pass.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 
 def get_config(arg: str = ""):
@@ -29,7 +29,7 @@ def get_config(arg: str = ""):
         segments="full_sentences", short_sequence_rate=0.0, hidden_weight=0.5
     )
     phases = (config_lib.PhaseConfig(steps=100_000, length=512, batch_size=2_000),)
-    cfg = knobs.to_configdict(
+    cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=phases)
     )
     recipe_variants.set_size(cfg, num_layers=6, hidden_size=768, num_heads=12)

@@ -18,7 +18,7 @@ Cost:   the authors' small took four days on one V100 GPU (their Table 1). Not r
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 # Layers, hidden size, heads, columns of the embeddings.
 VARIANTS = {
@@ -41,7 +41,7 @@ def get_config(arg: str = ""):
     steps, length, batch_size, rate, generator_size, masked = _TRAINING[variant]
     objective = config_lib.ReplacedTokensConfig(generator_size=generator_size)
     phase = config_lib.PhaseConfig(steps=steps, length=length, batch_size=batch_size)
-    cfg = knobs.to_configdict(
+    cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=(phase,))
     )
     recipe_variants.set_size(cfg, *size)

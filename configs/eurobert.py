@@ -23,7 +23,7 @@ Cost:   the compiler's estimate for the first stage of 210m on 64 chips of TPU v
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 # Layers, hidden size, feed-forward size, heads, heads of keys and values.
 VARIANTS = {
@@ -63,7 +63,7 @@ def get_config(arg: str = ""):
         decay_fraction=1.0,
         masking_rate=0.1,
     )
-    cfg = knobs.to_configdict(
+    cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=(first, second))
     )
     cfg.encoder.update(vocab_size=0, num_layers=layers, num_heads=heads)

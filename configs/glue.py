@@ -29,7 +29,7 @@ Cost:   not measured for Base and Large. Hugging Face reports 1h03m for all task
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 VARIANTS = tuple(config_lib.GLUE)
 
@@ -37,7 +37,7 @@ VARIANTS = tuple(config_lib.GLUE)
 def get_config(arg: str = ""):
     """Return the recipe; `arg` is the name of a task, with ",smoke" for seconds."""
     task, smoke = recipe_variants.parse(arg, VARIANTS)
-    cfg = knobs.to_configdict(config_lib.FinetuneConfig())
+    cfg = config_lib.to_configdict(config_lib.FinetuneConfig())
     cfg.task.update(name=f"glue/{task}", length=128)
     cfg.update(batch_size=32, epochs=3.0)
     cfg.optimizer.update(learning_rate=2e-5, warmup_fraction=0.1)

@@ -44,7 +44,7 @@ Cost:   Ettin's authors had four H100s for 6, 9, 13, 20, 40 and 90 days. Not run
 import dataclasses
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 # Layers, hidden size, feed-forward size, heads; rate, weight decay; billions of tokens
 # of warmup, and of growing batches; rows of 1,024 in a micro-batch.
@@ -95,7 +95,7 @@ def get_config(arg: str = ""):
             **last,
         ),
     )
-    cfg = knobs.to_configdict(
+    cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=phases)
     )
     cfg.encoder.update(vocab_size=0, num_layers=layers, num_heads=heads)

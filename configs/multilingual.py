@@ -12,13 +12,13 @@ Cost:   as configs/bert_base.py. Not run yet.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 
 def get_config(arg: str = ""):
     """Return the recipe; `arg` is "" or "smoke"."""
     _, smoke = recipe_variants.parse(arg)
-    cfg = knobs.to_configdict(config_lib.PretrainConfig())
+    cfg = config_lib.to_configdict(config_lib.PretrainConfig())
     cfg.data.weight_exponent = 0.7
     recipe_variants.set_size(cfg, num_layers=12, hidden_size=768, num_heads=12)
     cfg.optimizer.update(learning_rate=1e-4, warmup_fraction=0.01)

@@ -21,7 +21,7 @@ Cost:   the compiler's estimate for the first stage on 64 chips of TPU v4 is 9 d
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 
 def get_config(arg: str = ""):
@@ -46,7 +46,7 @@ def get_config(arg: str = ""):
         )
         for steps, length, micro_batches in ((1_000_000, 1024, 4), (50_000, 4096, 8))
     )
-    cfg = knobs.to_configdict(
+    cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=(first, second))
     )
     recipe_variants.set_size(cfg, num_layers=28, hidden_size=768, num_heads=12)

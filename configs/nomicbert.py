@@ -18,7 +18,7 @@ Cost:   the compiler's estimate for 64 chips of TPU v4 is one hour (docs/log.md)
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 
 def get_config(arg: str = ""):
@@ -30,7 +30,7 @@ def get_config(arg: str = ""):
         masking=config_lib.MaskingConfig(rate=0.3),
     )
     phase = config_lib.PhaseConfig(steps=38_000, length=2048, batch_size=256)
-    cfg = knobs.to_configdict(
+    cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=(phase,))
     )
     recipe_variants.set_size(cfg, num_layers=12, hidden_size=768, num_heads=12)

@@ -31,7 +31,7 @@ Cost:   the authors' run of Large with less text, 100,000 steps, took a day on 1
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 # Layers, hidden size, heads; peak of the learning rate, steps of warmup.
 VARIANTS = {"base": (12, 768, 12, 6e-4, 24_000), "large": (24, 1024, 16, 4e-4, 30_000)}
@@ -50,7 +50,7 @@ def get_config(arg: str = ""):
     phase = config_lib.PhaseConfig(
         steps=_STEPS, length=512, batch_size=8_192, micro_batches=8
     )
-    cfg = knobs.to_configdict(
+    cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=(phase,))
     )
     recipe_variants.set_size(cfg, *size)

@@ -15,13 +15,13 @@ Result: on novels and some of Wikipedia, 3.38 nats on held-out text, 38.3 % of m
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 
 def get_config(arg: str = ""):
     """Return the recipe; `arg` is "" or "smoke"."""
     _, smoke = recipe_variants.parse(arg)
-    cfg = knobs.to_configdict(config_lib.PretrainConfig())
+    cfg = config_lib.to_configdict(config_lib.PretrainConfig())
     recipe_variants.set_size(cfg, num_layers=2, hidden_size=128, num_heads=2)
     cfg.encoder.update(max_position_embeddings=128, positions="rotary")
     cfg.encoder.update(norm_placement="pre", linear_bias=False, norm_bias=False)

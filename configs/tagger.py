@@ -16,14 +16,14 @@ Cost:   not measured for a model of this size.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 
 def get_config(arg: str = ""):
     """Return the recipe; `arg` is "" or "smoke"."""
     _, smoke = recipe_variants.parse(arg)
     task = config_lib.TaggingConfig(length=128)
-    cfg = knobs.to_configdict(config_lib.FinetuneConfig(task=task))
+    cfg = config_lib.to_configdict(config_lib.FinetuneConfig(task=task))
     cfg.update(batch_size=32, epochs=3.0)
     cfg.optimizer.update(learning_rate=3e-5, warmup_fraction=0.1)
     if smoke:

@@ -24,7 +24,7 @@ Cost:   the authors' large took 5.5 days on 512 TPU v3 chips (3.1). Not run yet.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, recipe_variants
+from bert_jax import recipe_variants
 
 # Layers, hidden size, heads.
 VARIANTS = {"base": (12, 768, 12), "large": (24, 1024, 16)}
@@ -39,7 +39,7 @@ def get_config(arg: str = ""):
     """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     steps, batch_size, rate, warmup = _TRAINING[variant]
-    cfg = knobs.to_configdict(
+    cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(
             encoder=config_lib.EncoderConfig(positions="relative"),
             objective=config_lib.PermutationLmConfig(),

@@ -18,7 +18,7 @@ import recipes
 import runs
 
 from bert_jax import config as config_lib
-from bert_jax import finetuning, knobs, pretraining
+from bert_jax import finetuning, pretraining
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
 from bert_jax.data import batches as batches_lib
@@ -92,7 +92,7 @@ def smoke_reports(
     cfg.data.corpus = str(corpus.folder)
     cfg.encoder.dtype = dtype
     pretrained = folder / f"pretraining_{dtype}"
-    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
     pretraining.pretrain(config, str(pretrained))
     rows = [
         f"w{i % 7} w{i % 11}c1\tw{i * i % 13}\t{'yes' if i % 3 else 'no'}"
@@ -107,7 +107,7 @@ def smoke_reports(
         str(folder / f"{name}.tsv") for name in ("train", "eval")
     )
     finetuned = folder / f"finetuning_{dtype}"
-    config = knobs.from_configdict(config_lib.FinetuneConfig, cfg)
+    config = config_lib.from_configdict(config_lib.FinetuneConfig, cfg)
     finetuning.finetune(config, str(finetuned))
     return {run.name: runs.metrics(run) for run in (pretrained, finetuned)}
 

@@ -11,7 +11,7 @@ import numpy as np
 import pod_recipe
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, pretraining
+from bert_jax import pretraining
 from bert_jax.corpus import shards
 from bert_jax.training import processes, sharding
 
@@ -21,7 +21,9 @@ CASES = [({"data": 1, "tensor": 8}, 1), ({"data": 8}, 4)]
 
 def case_config(folder: str, axes: dict, groups: int) -> config_lib.PretrainConfig:
     """The recipe on one mesh, with a number of groups."""
-    config = knobs.from_configdict(config_lib.PretrainConfig, pod_recipe.get_config())
+    config = config_lib.from_configdict(
+        config_lib.PretrainConfig, pod_recipe.get_config()
+    )
     data = dataclasses.replace(config.data, corpus=folder, shard_groups=groups)
     mesh = config_lib.MeshConfig(**axes)
     return dataclasses.replace(config, data=data, mesh=mesh)

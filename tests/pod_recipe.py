@@ -1,13 +1,12 @@
 """A run of seconds for the tests of many processes and of faults."""
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 
 
 def get_config(arg: str = ""):
     """The recipe."""
     phase = config_lib.PhaseConfig(steps=40, length=16, batch_size=16)
-    cfg = knobs.to_configdict(config_lib.PretrainConfig(phases=(phase,)))
+    cfg = config_lib.to_configdict(config_lib.PretrainConfig(phases=(phase,)))
     cfg.encoder.update(vocab_size=0, hidden_size=16, num_layers=2, num_heads=2)
     cfg.encoder.update(intermediate_size=32, max_position_embeddings=16)
     cfg.encoder.update(scan_layers=True, dtype="float32")

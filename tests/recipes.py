@@ -16,7 +16,7 @@ import pathlib
 import types
 import typing
 
-from bert_jax import config, knobs
+from bert_jax import config
 from bert_jax.demo import recipe
 from bert_jax.demo.config import DemoConfig
 
@@ -108,14 +108,14 @@ def family(name):
 
 def build(name, *more):
     """Return the frozen config of a recipe for pretraining."""
-    return knobs.from_configdict(config.PretrainConfig, load(name, *more))
+    return config.from_configdict(config.PretrainConfig, load(name, *more))
 
 
 def resolved(name: str) -> typing.Any:
     """Return the frozen config of any recipe."""
     cfg = load(name)
     cls = {cls.kind: cls for cls in _PROGRAMS}[cfg.kind]
-    return knobs.from_dict(cls, json.loads(cfg.to_json_best_effort()))
+    return config.from_dict(cls, json.loads(cfg.to_json_best_effort()))
 
 
 def record() -> dict[str, str]:

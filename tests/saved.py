@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import toy
 
-from bert_jax import config, knobs, recipe_variants
+from bert_jax import config, recipe_variants
 from bert_jax.interop import lazy_checkpoint, safetensors
 from bert_jax.model import parameters
 from bert_jax.objectives import masked_lm
@@ -37,13 +37,13 @@ def save(folder, objective, run_config, tokenizer, settings=None, *, scale=5):
 
 def pretrained(corpus, folder):
     """A workdir like that of a run of pretraining, for fine-tuning to begin with."""
-    cfg = knobs.to_configdict(config.PretrainConfig())
+    cfg = config.to_configdict(config.PretrainConfig())
     recipe_variants.shrink_pretraining(cfg)
     cfg.encoder.update(vocab_size=corpus.tokenizer.vocab_size, dtype="float32")
-    built = knobs.from_configdict(config.PretrainConfig, cfg)
+    built = config.from_configdict(config.PretrainConfig, cfg)
     objective = masked_lm.MaskedLm(built.encoder, built.objective)
     save(folder, objective, built, corpus.tokenizer, scale=1)
-    (folder / "config.json").write_text(json.dumps(knobs.to_dict(built)))
+    (folder / "config.json").write_text(json.dumps(config.to_dict(built)))
     return folder
 
 

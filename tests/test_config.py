@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bert_jax import config, knobs
+from bert_jax import config
 from bert_jax.errors import UserError
 
 PRETRAIN = config.PretrainConfig()
@@ -21,10 +21,10 @@ OBJECTIVES = {
 
 def changed(**groups):
     """Return a recipe with other fields, as in `changed(encoder={"num_heads": 5})`."""
-    cfg = knobs.to_configdict(PRETRAIN)
+    cfg = config.to_configdict(PRETRAIN)
     kind = groups.get("objective", {}).get("kind", "masked_lm")
     if kind != "masked_lm":
-        cfg.objective = knobs.to_configdict(OBJECTIVES[kind])
+        cfg.objective = config.to_configdict(OBJECTIVES[kind])
     for group, fields in groups.items():
         for name, value in fields.items():
             if group == "phases":
@@ -158,7 +158,7 @@ def changed(**groups):
 )
 def test_contradicting_fields_are_refused(groups, message):
     with pytest.raises(UserError, match=message):
-        knobs.from_configdict(config.PretrainConfig, changed(**groups))
+        config.from_configdict(config.PretrainConfig, changed(**groups))
 
 
 @pytest.mark.parametrize("name", ["rotary_base", "local_rotary_base"])
@@ -166,9 +166,9 @@ def test_a_rotary_base_where_positions_are_not_rotary_is_refused(name):
     cfg = changed(phases={name: 160_000.0})
     message = rf"phases\[0\].{name}=160000.0 needs encoder.positions='rotary', not 'ab"
     with pytest.raises(UserError, match=message):
-        knobs.from_configdict(config.PretrainConfig, cfg)
+        config.from_configdict(config.PretrainConfig, cfg)
     cfg.encoder.update(positions="rotary", attention_window=8, global_layer_every=3)
-    built = knobs.from_configdict(config.PretrainConfig, cfg)
+    built = config.from_configdict(config.PretrainConfig, cfg)
     assert getattr(built.of_phase(0).encoder, name) == 160_000
     assert built.of_phase(1).encoder == built.encoder
 
@@ -176,15 +176,15 @@ def test_a_rotary_base_where_positions_are_not_rotary_is_refused(name):
 @pytest.mark.parametrize("name", ["learning_rate", "warmup_fraction"])
 def test_a_rate_that_no_phase_would_have_is_refused(name):
     cfg = changed(phases={"learning_rate": 1e-3})
-    assert knobs.from_configdict(config.PretrainConfig, cfg).phases[0].learning_rate
+    assert config.from_configdict(config.PretrainConfig, cfg).phases[0].learning_rate
     cfg.optimizer[name] = 0.05
     message = (
         rf"optimizer.{name}=0.05 has no effect beside phases.* set phases\[0\].{name}"
     )
     with pytest.raises(UserError, match=message):
-        knobs.from_configdict(config.PretrainConfig, cfg)
+        config.from_configdict(config.PretrainConfig, cfg)
     cfg.optimizer[name] = getattr(config.OptimizerConfig, name)  # on the command line
-    built = knobs.from_configdict(config.PretrainConfig, cfg)
+    built = config.from_configdict(config.PretrainConfig, cfg)
     with pytest.raises(UserError, match=rf"optimizer.{name}=0.0\d* has no effect"):
         built.check_rates(["data.corpus", f"optimizer.{name}"])
 
@@ -207,7 +207,7 @@ def test_roles_of_the_encoder_s_fields():
         ("adaptable", adaptable),
     ):
         assert {f.name for f in fields if f.metadata.get(role)} == names
-    architecture = {f.name for f in knobs.architecture(PRETRAIN.encoder)}
+    architecture = {f.name for f in config.architecture(PRETRAIN.encoder)}
     assert architecture == {f.name for f in fields} - computation - regularisation
 
 

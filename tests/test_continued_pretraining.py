@@ -12,7 +12,7 @@ import saved
 from commands import ROOT, assert_refused, call
 from toy import TINY
 
-from bert_jax import config, knobs, pretraining, recipe_variants, warm_start
+from bert_jax import config, pretraining, recipe_variants, warm_start
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, convert
 from bert_jax.model import parameters
@@ -21,14 +21,14 @@ from bert_jax.training import restore, sharding, workdir
 
 
 def make_config(corpus, init_from, **changes):
-    cfg = knobs.to_configdict(config.PretrainConfig())
+    cfg = config.to_configdict(config.PretrainConfig())
     recipe_variants.shrink_pretraining(cfg)
     cfg.phases = cfg.phases[:1]
     cfg.data.corpus = str(corpus.folder)
     cfg.init_from = str(init_from)
     cfg.encoder.dtype = "float32"
     cfg.update(changes)
-    return knobs.from_configdict(config.PretrainConfig, cfg)
+    return config.from_configdict(config.PretrainConfig, cfg)
 
 
 def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
@@ -141,11 +141,11 @@ def test_encoders_without_segments_are_continued(name, corpus, metadata):
     file, _, variant = name.partition(":")
     theirs = runpy.run_path(f"{ROOT}/configs/{file}.py")["get_config"](variant).encoder
     theirs.vocab_size = corpus.tokenizer.vocab_size
-    encoder = knobs.from_configdict(config.EncoderConfig, theirs)
+    encoder = config.from_configdict(config.EncoderConfig, theirs)
     own = dataclasses.replace(metadata, encoder=encoder, tokenizer=corpus.tokenizer)
     cfg = runpy.run_path(f"{ROOT}/configs/continued.py")["get_config"]()
     cfg.data.corpus = str(corpus.folder)
-    asked = knobs.from_configdict(config.PretrainConfig, cfg)
+    asked = config.from_configdict(config.PretrainConfig, cfg)
     source = warm_start.Source("SOURCE", own)
     got = warm_start.fill_in_encoder(asked, source, corpus, ())
     assert got.encoder.type_vocab_size == 0

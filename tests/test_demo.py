@@ -9,7 +9,8 @@ import pytest
 from commands import ROOT, assert_refused, call, run, succeed
 from recipes import load
 
-from bert_jax import knobs, prediction
+from bert_jax import config as config_lib
+from bert_jax import prediction
 from bert_jax.corpus import build, python_docs, shards, splits
 from bert_jax.demo import demo, parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
@@ -33,7 +34,7 @@ def some_packages():
 def finished(tmp_path_factory):
     """Return the folder of a demo that was stopped before fine-tuning and continued."""
     folder = tmp_path_factory.mktemp("demo") / "run"
-    cfg = knobs.from_configdict(DemoConfig, load("demo", "smoke"))
+    cfg = config_lib.from_configdict(DemoConfig, load("demo", "smoke"))
     cfg = dataclasses.replace(cfg, repeats=1)
     with pytest.MonkeyPatch.context() as patch:
         paths = some_packages()
@@ -177,7 +178,7 @@ def test_wrong_demo_configs_are_refused(change, message):
     cfg = load("demo")
     cfg.update(change)
     with pytest.raises(UserError, match=message):
-        knobs.from_configdict(DemoConfig, cfg)
+        config_lib.from_configdict(DemoConfig, cfg)
 
 
 def write_module(folder, name, functions):

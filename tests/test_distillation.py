@@ -13,7 +13,7 @@ import saved
 from runs import assert_same_end, metrics
 from toy import TINY, params_of, random_batch
 
-from bert_jax import config, knobs, pretraining
+from bert_jax import config, pretraining
 from bert_jax import teacher as teacher_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import convert
@@ -210,7 +210,7 @@ def make_config(corpus, teacher, **changes):
     cfg.objective.update(teacher=str(teacher), hidden_weight=0.5)
     cfg.encoder.dtype = "float32"
     cfg.update_from_flattened_dict(changes)
-    return knobs.from_configdict(config.PretrainConfig, cfg)
+    return config.from_configdict(config.PretrainConfig, cfg)
 
 
 def save_teacher(folder, corpus, make_objective):

@@ -17,7 +17,7 @@ import toy_encoder
 from jax.extend import core
 from toy import TINY, assert_close, relative_distance
 
-from bert_jax import config, knobs
+from bert_jax import config
 from bert_jax.errors import UserError
 from bert_jax.model import activations, flops, heads, parameters, randomness
 from bert_jax.model.inputs import Inputs
@@ -104,7 +104,7 @@ FAMILIES = {
 
 def family(name, **changes):
     made = dataclasses.replace(SMALL, **FAMILIES[name], **changes)
-    knobs.check(made)
+    config.check(made)
     return made
 
 
@@ -342,7 +342,7 @@ def test_flops_of_parts():
 )
 def test_contradicting_fields_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
-        knobs.check(dataclasses.replace(SMALL, **changes))
+        config.check(dataclasses.replace(SMALL, **changes))
 
 
 @pytest.mark.parametrize("name", ["gelu_tanh", "gelu_erf"])

@@ -8,7 +8,7 @@ import recipes
 import tokenizers
 from commands import assert_refused, call, succeed
 
-from bert_jax import config, extension, knobs, pretraining
+from bert_jax import config, extension, pretraining
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, sources, vocabulary
 from bert_jax.errors import UserError
@@ -158,7 +158,7 @@ def test_pretraining_continues_with_the_new_words(pretrained, text_file, tmp_pat
     cfg = recipes.load("continued", "smoke")
     cfg.init_from, cfg.data.corpus = str(folder), str(corpus.folder)
     cfg.phases = cfg.phases[:1]
-    built = knobs.from_configdict(config.PretrainConfig, cfg)
+    built = config.from_configdict(config.PretrainConfig, cfg)
     state, resolved = pretraining.pretrain(built, str(tmp_path / "run"))
     assert int(state.step) == resolved.total_steps
     assert resolved.encoder.vocab_size == corpus.tokenizer.vocab_size == 1200

@@ -16,7 +16,7 @@ import pytest
 import runs
 from commands import ROOT, assert_refused, call, succeed
 
-from bert_jax import config, finetuning, knobs, prediction
+from bert_jax import config, finetuning, prediction
 from bert_jax.errors import Interrupted, UserError
 from bert_jax.finetuning import batches, initialise
 from bert_jax.tasks import classification
@@ -56,7 +56,7 @@ def task(tmp_path_factory):
 
 
 def make_config(pretrained, files, **changes):
-    cfg = knobs.to_configdict(config.FinetuneConfig())
+    cfg = config.to_configdict(config.FinetuneConfig())
     cfg.init_from = str(pretrained)
     cfg.task.update(files, length=32)
     cfg.optimizer.learning_rate = 3e-3
@@ -64,7 +64,7 @@ def make_config(pretrained, files, **changes):
     cfg.lengths = 1  # one program to compile
     cfg.loop.update(log_every=10, checkpoint_every=20)
     cfg.update(changes)
-    return knobs.from_configdict(config.FinetuneConfig, cfg)
+    return config.from_configdict(config.FinetuneConfig, cfg)
 
 
 @pytest.fixture(scope="module")
@@ -494,11 +494,11 @@ def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch
     (old,) = (pretrained / "checkpoints").iterdir()
     begun = []
 
-    def begin(config, folder):
+    def begin(asked, folder):
         """Write the config as a run does, and let pretraining save a checkpoint."""
-        source, _ = initialise.find_source(config, folder)
+        source, _ = initialise.find_source(asked, folder)
         begun.append((pathlib.Path(folder).name, pathlib.Path(source).name))
-        started = knobs.to_dict(dataclasses.replace(config, init_from=str(source)))
+        started = config.to_dict(dataclasses.replace(asked, init_from=str(source)))
         pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
         (pathlib.Path(folder) / "config.json").write_text(json.dumps(started))
         steps = tmp_path / "pretraining/checkpoints"
@@ -509,8 +509,8 @@ def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch
     shutil.copytree(old, tmp_path / "pretraining/checkpoints/0")
     for repeats in (2, 3):
         changes = {"repeats": repeats, "seed": 7}
-        config = make_config(tmp_path / "pretraining", task, **changes)
-        finetuning.finetune(config, str(tmp_path / "runs"))
+        changed = make_config(tmp_path / "pretraining", task, **changes)
+        finetuning.finetune(changed, str(tmp_path / "runs"))
     seeds = ["seed-7", "seed-8", "seed-7", "seed-8", "seed-9"]
     assert begun == [(seed, "0") for seed in seeds]
 

@@ -15,7 +15,7 @@ import saved
 import sentencepiece
 from toy import assert_close
 
-from bert_jax import config, knobs, prediction
+from bert_jax import config, prediction
 from bert_jax.errors import UserError
 from bert_jax.interop import (
     checkpoints,
@@ -279,7 +279,7 @@ def test_transformers_has_the_logits_of_a_head(name, head, tokenizer_of, tmp_pat
     """A recipe's encoder with random weights, for padded pairs of texts."""
     cfg, tokenizer = recipes.family(name), tokenizer_of(recipes.FAMILIES[name][1])
     cfg.encoder.vocab_size = tokenizer.vocab_size
-    encoder = knobs.from_configdict(config.PretrainConfig, cfg).encoder
+    encoder = config.from_configdict(config.PretrainConfig, cfg).encoder
     make, settings = HEADS[head]
     objective = make(encoder)
     model, params = saved.native_model(objective, settings, tokenizer, scale=0.5)

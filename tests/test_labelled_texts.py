@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, storage
+from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tasks import classification, labelled_texts, task_files
 from bert_jax.tasks.labelled_texts import Example
@@ -142,7 +142,7 @@ def test_columns_can_be_named(tmp_path):
 )
 def test_contradicting_settings_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
-        knobs.check(config_lib.ClassificationConfig(**changes), "task.")
+        config_lib.check(config_lib.ClassificationConfig(**changes), "task.")
 
 
 def task_of(tmp_path, tokenizer, labels):

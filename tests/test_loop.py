@@ -13,7 +13,7 @@ import numpy as np
 import pod_recipe
 import pytest
 
-from bert_jax import config, knobs, pretraining, storage
+from bert_jax import config, pretraining, storage
 from bert_jax.corpus import shards
 from bert_jax.data import batches
 from bert_jax.errors import UserError
@@ -88,7 +88,7 @@ def small_config(corpus, steps=10, optimizer=None, **run):
     cfg.phases[0].steps = steps
     cfg.optimizer.update(optimizer or {})
     cfg.loop.update(run)
-    return knobs.from_configdict(config.PretrainConfig, cfg)
+    return config.from_configdict(config.PretrainConfig, cfg)
 
 
 def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):

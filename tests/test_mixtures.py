@@ -15,7 +15,7 @@ from recipes import load
 from runs import metrics
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, pretraining
+from bert_jax import pretraining
 from bert_jax.corpus import mixture, shards, vocabulary
 from bert_jax.data import mixing
 from bert_jax.errors import UserError
@@ -214,25 +214,25 @@ def test_wrong_folders_and_weights_are_refused(data, message):
     data = config_lib.DataConfig(**{"corpus": "a, b"} | data)
     config = config_lib.PretrainConfig(data=data)
     with pytest.raises(UserError, match=message):
-        knobs.check(config)
+        config_lib.check(config)
 
 
 def test_weights_that_are_no_numbers_are_refused():
     cfg = load("multilingual", "smoke")
     cfg.data.weights = ("1,nan",)  # as on the command line
     with pytest.raises(UserError, match=r"data.weights='1,nan': expected numbers with"):
-        knobs.from_configdict(config_lib.PretrainConfig, cfg)
+        config_lib.from_configdict(config_lib.PretrainConfig, cfg)
     assert config_lib.DataConfig(corpus="a, b").folders == ("a", "b")
 
 
 def test_wrong_weights_of_a_phase_are_refused():
     phase = config_lib.PhaseConfig(corpus_weights=(1.0, 2.0, 3.0))
     config = config_lib.PretrainConfig(phases=(config_lib.PhaseConfig(), phase))
-    knobs.check(config)  # the folders may be given later
+    config_lib.check(config)  # the folders may be given later
     data = config_lib.DataConfig(corpus="a, b")
     message = r"^phases\[1\].corpus_weights has 3 values for 2 folders in data"
     with pytest.raises(UserError, match=message):
-        knobs.check(dataclasses.replace(config, data=data))
+        config_lib.check(dataclasses.replace(config, data=data))
 
 
 def test_corpora_with_folders_of_one_name_have_their_paths_as_names(corpora, tmp_path):
@@ -255,7 +255,7 @@ def run(corpora, tmp_path_factory):
     cfg = load("multilingual", "smoke")
     cfg.data.corpus = ",".join(str(corpus.folder) for corpus in corpora)
     cfg.phases = cfg.phases[:1]
-    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
     with contextlib.redirect_stderr(messages):
         _, config = pretraining.pretrain(config, str(workdir))
     return workdir, config, messages.getvalue()

@@ -12,7 +12,7 @@ from toy import TINY, assert_trees_close, batch_of
 from toy_objective import Replaced, ReplacedConfig
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, pretraining
+from bert_jax import pretraining
 from bert_jax.data import batches as batches_lib
 from bert_jax.model import parameters, randomness
 from bert_jax.objectives import (
@@ -254,7 +254,7 @@ def test_batches_have_the_declared_shapes(name, corpus):
         ),
         phases=(config_lib.PhaseConfig(length=32, batch_size=4),),
     )
-    knobs.check(config)
+    config_lib.check(config)
     batch = batches_lib.PretrainingBatches([corpus], config, 0).batch(0)
     objective = pretraining.OBJECTIVES[settings.kind](config.encoder, settings)
     promised = objective.batch_shapes(4, 32)

@@ -10,7 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from bert_jax import config, knobs, prediction, pretraining
+from bert_jax import config, prediction, pretraining
 from bert_jax.config import migrations
 from bert_jax.errors import UserError
 from bert_jax.training import restore
@@ -61,7 +61,7 @@ def saved_config(folder):
     """The config of a pretraining run, with the corpus where it is now."""
     values = json.loads((folder / "run" / "config.json").read_text())
     values["data"]["corpus"] = str(folder.parent / "corpus")
-    return knobs.from_dict(config.PretrainConfig, migrations.upgrade(values))
+    return config.from_dict(config.PretrainConfig, migrations.upgrade(values))
 
 
 @pytest.mark.runs
@@ -101,7 +101,7 @@ def test_metadata_has_no_field_of_earlier_versions(unpacked):
         ("classifier", config.FinetuneConfig),
     ):
         saved = restore.read_metadata(restore.find(unpacked(name) / "run")).config
-        assert knobs.from_dict(cls, saved).kind == saved["kind"]
+        assert config.from_dict(cls, saved).kind == saved["kind"]
 
 
 def test_kinds_of_attention_are_kernels_on_or_off():

@@ -10,7 +10,7 @@ import published
 import pytest
 from toy import assert_close
 
-from bert_jax import config, knobs
+from bert_jax import config
 from bert_jax.interop import checkpoints, huggingface
 from bert_jax.interop.families import family
 from bert_jax.model.inputs import Inputs
@@ -61,7 +61,7 @@ def objective_of(stored, encoder, case):
     if case.endswith(("pretraining", "masked_lm")):
         settings = stored.metadata.config["objective"]
         return masked_lm.MaskedLm(
-            encoder, knobs.from_dict(config.MaskedLmConfig, settings)
+            encoder, config.from_dict(config.MaskedLmConfig, settings)
         )
     return TASKS[case.rpartition("_")[2]](encoder)
 

@@ -11,7 +11,7 @@ import pytest
 from runs import assert_same_end, metrics
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, pretraining
+from bert_jax import pretraining
 from bert_jax.errors import Interrupted
 from bert_jax.objectives import masked_lm
 from bert_jax.training import interrupts, restore
@@ -41,7 +41,7 @@ def configured(corpus):
     cfg = pod_recipe.get_config()
     cfg.data.corpus = str(corpus.folder)
     cfg.loop.update(log_every=1, eval_every=2, checkpoint_every=1, keep_checkpoints=20)
-    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
     return dataclasses.replace(
         config,
         encoder=dataclasses.replace(

@@ -17,7 +17,8 @@ import sentencepiece
 import tokenizers
 from other_pipelines import BUILDERS, hostile_texts
 
-from bert_jax import knobs, prediction
+from bert_jax import config as config_lib
+from bert_jax import prediction
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, configs, convert, safetensors, vocabularies
 
@@ -47,7 +48,7 @@ def test_recipes_have_the_architectures_of_published_models(name, tmp_path):
     encoder = recipes.build(name).encoder
     differ = {
         field.name
-        for field in knobs.architecture(got)
+        for field in config_lib.architecture(got)
         if getattr(got, field.name) != getattr(encoder, field.name)
     }
     assert differ == {"vocab_size"} | DIFFERENT.get(name, set())

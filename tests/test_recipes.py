@@ -15,7 +15,7 @@ from recipes import (
 )
 from runs import metrics
 
-from bert_jax import config, knobs, pretraining
+from bert_jax import config, pretraining
 from bert_jax.errors import UserError
 
 
@@ -46,7 +46,7 @@ def test_variants_of_recipes():
     text = module("bert_ablations").__doc__
     assert all(f"        {variant} " in text for variant in ABLATIONS)
     with pytest.raises(UserError, match="config for 'demo', not 'pretraining'"):
-        knobs.from_configdict(config.PretrainConfig, load("demo"))
+        config.from_configdict(config.PretrainConfig, load("demo"))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_rows_of_one_segment_leave_out_no_text():
 def test_ablations_change_their_objective_only():
     base = build("bert_base")
     for variant in ABLATIONS:
-        lines = knobs.differences(base, build(f"bert_ablations:{variant}"), free=False)
+        lines = config.differences(base, build(f"bert_ablations:{variant}"), free=False)
         paths = {re.match(r"(number of )?\w+", line)[0] for line in lines} - {"phases"}
         changed = "number of phases" if variant == "mask_falling" else "objective"
         assert changed in paths
@@ -93,7 +93,7 @@ def test_recipes_run(name, corpus, tmp_path):
     cfg = load(name, "smoke")
     cfg.data.corpus = str(corpus.folder)
     cfg.phases = cfg.phases[:1]
-    built = knobs.from_configdict(config.PretrainConfig, cfg)
+    built = config.from_configdict(config.PretrainConfig, cfg)
     state, _ = pretraining.pretrain(built, str(tmp_path))
     assert int(state.step) == 3
     assert {p.name for p in (tmp_path / "checkpoints").iterdir()} == {"2", "3"}

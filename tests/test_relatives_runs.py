@@ -15,7 +15,7 @@ import saved
 from commands import assert_refused, call, succeed
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, prediction, pretraining
+from bert_jax import prediction, pretraining
 from bert_jax.corpus import build, sources
 
 pytestmark = pytest.mark.runs
@@ -51,7 +51,7 @@ def pretrain(name, corpus_of, workdir):
     """Run a shrunk recipe for its first phase, three steps."""
     cfg = recipes.family(name)
     cfg.data.corpus = str(corpus_of(recipes.FAMILIES[name][1]))
-    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
     state, resolved = pretraining.pretrain(config, str(workdir))
     assert int(state.step) == resolved.total_steps == 3
 

@@ -8,7 +8,7 @@ import recipes
 import saved
 import speedrun
 
-from bert_jax import config, knobs
+from bert_jax import config
 from bert_jax.objectives import masked_lm
 
 
@@ -28,7 +28,7 @@ def test_each_row_has_its_change_only(corpus, tmp_path):
     }
     for name, row in speedrun.ROWS.items():
         if row.parent and row.phases == speedrun.ROWS[row.parent].phases:
-            lines = knobs.differences(built[row.parent], built[name], free=False)
+            lines = config.differences(built[row.parent], built[name], free=False)
             assert {line.split(":")[0] for line in lines} == row.changes.keys()
     phase = built["short rows first"].phases[0]
     assert (phase.length, phase.batch_size) == (32, 32)

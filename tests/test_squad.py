@@ -10,7 +10,7 @@ import pytest
 import questions
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, prediction
+from bert_jax import prediction
 from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import vocabularies
@@ -224,9 +224,9 @@ def test_truncated_questions_and_lost_answers_are_counted(wordpiece, tmp_path):
 
 
 def test_a_window_must_have_room_for_the_context():
-    knobs.check(config_lib.SquadConfig(length=69))
+    config_lib.check(config_lib.SquadConfig(length=69))
     with pytest.raises(UserError, match="max_question=64 must be at most 63, as a win"):
-        knobs.check(config_lib.SquadConfig(length=68))
+        config_lib.check(config_lib.SquadConfig(length=68))
 
 
 # ---- answers

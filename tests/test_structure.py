@@ -14,7 +14,6 @@ TREES = {
 # A module imports from lower layers, or from its own package.
 LAYERS = [
     {"errors"},
-    {"knobs"},
     {"config", "storage", "terminal", "recipe_variants"},
     {"tokenizer", "model"},
     {"objectives", "corpus"},

@@ -12,7 +12,7 @@ from toy_objective import Replaced, ToyPretrainConfig
 from toy_task import Length, LengthConfig, ToyFinetuneConfig
 
 from bert_jax import config as config_lib
-from bert_jax import finetuning, knobs, pretraining, recipe_variants
+from bert_jax import finetuning, pretraining, recipe_variants
 from bert_jax.tasks import choice, classification, squad, tagging
 from bert_jax.training import restore
 
@@ -119,14 +119,14 @@ def test_an_objective_and_a_task_are_added_by_one_entry_each(
 ):
     monkeypatch.setitem(pretraining.OBJECTIVES, "replaced", Replaced)
     monkeypatch.setitem(finetuning.TASKS, "length", Length)
-    cfg = knobs.to_configdict(ToyPretrainConfig())
+    cfg = config_lib.to_configdict(ToyPretrainConfig())
     recipe_variants.shrink_pretraining(cfg)
     cfg.encoder.vocab_size = 0
     cfg.encoder.dtype = "float32"
     cfg.data.corpus = str(corpus.folder)
     cfg.phases = cfg.phases[:1]
     cfg.objective.rate = 0.5
-    config = knobs.from_configdict(ToyPretrainConfig, cfg)
+    config = config_lib.from_configdict(ToyPretrainConfig, cfg)
     state, _ = pretraining.pretrain(config, str(tmp_path / "pretrain"))
     assert int(state.step) == 3
     records = [
@@ -139,9 +139,11 @@ def test_an_objective_and_a_task_are_added_by_one_entry_each(
     # The report shows its accuracy beside the loss.
     assert "replaced_accuracy" in capsys.readouterr().err
 
-    cfg = knobs.to_configdict(ToyFinetuneConfig(init_from=str(tmp_path / "pretrain")))
+    cfg = config_lib.to_configdict(
+        ToyFinetuneConfig(init_from=str(tmp_path / "pretrain"))
+    )
     cfg.update(batch_size=8, epochs=2.0)
-    config = knobs.from_configdict(ToyFinetuneConfig, cfg)
+    config = config_lib.from_configdict(ToyFinetuneConfig, cfg)
     results = finetuning.finetune(config, str(tmp_path / "finetune"))
     assert results["examples"] == 24 and "correct" in results
     assert len(json.loads((tmp_path / "finetune/lengths.json").read_text())) == 24

@@ -8,7 +8,7 @@ import pytest
 from corpora import documents_of
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, pretraining
+from bert_jax import pretraining
 from bert_jax.objectives import unigram_baseline
 from bert_jax.training import metrics_file
 
@@ -63,7 +63,7 @@ def frequencies(corpus):
 def config_of(corpus):
     cfg = pod_recipe.get_config()
     cfg.data.corpus = str(corpus.folder)
-    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
     return pretraining.fill_in_from_corpora(config, [corpus])
 
 

@@ -12,7 +12,7 @@ import published
 import pytest
 from toy import TINY, assert_close, assert_trees_close, relative_distance
 
-from bert_jax import knobs
+from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import families, huggingface
 from bert_jax.model import randomness
@@ -255,4 +255,4 @@ def test_rows_without_tokens_and_of_one():
 )
 def test_fields_that_contradict_relative_positions(change, message):
     with pytest.raises(UserError, match=message):
-        knobs.check(dataclasses.replace(XLNET, **change))
+        config_lib.check(dataclasses.replace(XLNET, **change))

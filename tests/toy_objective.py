@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import config as config_lib
-from bert_jax.knobs import knob
+from bert_jax.config.fields import field
 from bert_jax.model import flops, heads, randomness
 from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
@@ -24,10 +24,10 @@ class ReplacedConfig:
     kind: str = "replaced"
     causal: ClassVar[bool] = False
     masking: ClassVar[None] = None
-    segments: str = knob("doc_sentences", choices=config_lib.SINGLE_SEGMENTS)
-    short_sequence_rate: float = knob(0.0, at_least=0, at_most=1)
+    segments: str = field("doc_sentences", choices=config_lib.SINGLE_SEGMENTS)
+    short_sequence_rate: float = field(0.0, at_least=0, at_most=1)
     examples_per_row: ClassVar[int] = 1
-    rate: float = knob(0.3, more_than=0, less_than=1)
+    rate: float = field(0.3, more_than=0, less_than=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

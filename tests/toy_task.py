@@ -10,7 +10,7 @@ import json
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.knobs import knob
+from bert_jax.config.fields import field
 from bert_jax.objectives import classification
 
 
@@ -18,8 +18,8 @@ from bert_jax.objectives import classification
 class LengthConfig:
     kind: str = "length"
     fingerprint: str = ""
-    length: int = knob(16, at_least=8)
-    examples: int = knob(48, at_least=8)
+    length: int = field(16, at_least=8)
+    examples: int = field(48, at_least=8)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

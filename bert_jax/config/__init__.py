@@ -1,8 +1,8 @@
-"""All knobs of the project, each with its default, limits and reason.
+"""Configs: all settings of the project, each with its default, limits and reason.
 
 Recipes in `configs/` convert these dataclasses to an `ml_collections.ConfigDict`,
 change some fields, and return it. The command line overrides fields. Entrypoints
-convert it back with `knobs.from_configdict`, which checks it. Inside the project only
+convert it back with `from_configdict`, which checks it. Inside the project only
 the frozen dataclasses are used.
 
 The limits of a field stand at the field. Conditions on several fields are in the method
@@ -10,6 +10,16 @@ The limits of a field stand at the field. Conditions on several fields are in th
 inside the whole config, such as "encoder.", for messages.
 """
 
+from bert_jax.config.fields import (
+    architecture,
+    check,
+    differences,
+    fill_in,
+    from_configdict,
+    from_dict,
+    to_configdict,
+    to_dict,
+)
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.model import (
     BERT_VOCAB_SIZE,

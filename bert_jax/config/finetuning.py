@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_jax import knobs
+from bert_jax.config.fields import field, require
 from bert_jax.config.tasks import ClassificationConfig, TaskConfig
 from bert_jax.config.training import (
     LoopConfig,
@@ -10,7 +10,6 @@ from bert_jax.config.training import (
     OptimizerConfig,
     check_micro_batches,
 )
-from bert_jax.knobs import knob
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,34 +21,34 @@ class FinetuneConfig:
     """
 
     kind: str = "finetuning"
-    seed: int = knob(0, at_least=0)
+    seed: int = field(0, at_least=0)
     # Number of runs, with seeds `seed`, `seed` + 1 and so on, each in a folder.
-    repeats: int = knob(1, at_least=1, at_most=1000)
+    repeats: int = field(1, at_least=1, at_most=1000)
     # Workdir of a run, one checkpoint in it, or a folder of another project.
-    init_from: str = knob("", free=True)
+    init_from: str = field("", free=True)
     init_fingerprint: str = ""  # of its parameters; "": not checked
     # Whether to load only config and tokenizer, as a baseline.
     random_init: bool = False
     # Top layers to reinitialise, together with the pooler (Zhang et al. 2021). Layers
     # that share their parameters count as one.
-    reinit_layers: int = knob(0, at_least=0)
+    reinit_layers: int = field(0, at_least=0)
     # Whether only head and pooler are trained.
     frozen: bool = False
     # Type of activations; "": as pretrained.
-    dtype: str = knob("", choices=("", "bfloat16", "float32"), free=True)
+    dtype: str = field("", choices=("", "bfloat16", "float32"), free=True)
     # As in `EncoderConfig`. The checkpoint's value is ignored: it may have been set for
     # another machine.
-    kernels: str = knob("auto", choices=("auto", "off"), free=True)
+    kernels: str = field("auto", choices=("auto", "off"), free=True)
     # Dropout of hidden states in encoder and head, and of attention probabilities.
-    dropout_rate: float = knob(0.1, at_least=0, less_than=1)
-    attention_dropout_rate: float = knob(0.1, at_least=0, less_than=1)
-    epochs: float = knob(3.0, more_than=0, at_most=10_000)
-    batch_size: int = knob(32, at_least=1)
-    micro_batches: int = knob(1, at_least=1, free=True)
+    dropout_rate: float = field(0.1, at_least=0, less_than=1)
+    attention_dropout_rate: float = field(0.1, at_least=0, less_than=1)
+    epochs: float = field(3.0, more_than=0, at_most=10_000)
+    batch_size: int = field(32, at_least=1)
+    micro_batches: int = field(1, at_least=1, free=True)
     # Number of lengths that batches are padded to, chosen for the training rows; one
     # more is added if held-out rows are longer. A batch has the smallest length that
     # holds its rows. A step is compiled for each.
-    lengths: int = knob(6, at_least=1, at_most=16)
+    lengths: int = field(6, at_least=1, at_most=16)
     # Keep the parameters that evaluate best by this score of the task, such as
     # "accuracy" or "f1", or by "loss"; "": keep the parameters of the last step.
     keep_best: str = ""
@@ -67,6 +66,6 @@ class FinetuneConfig:
         check_micro_batches(where, self.batch_size, self.micro_batches)
         if self.frozen:  # new layers would keep their random values
             requirements = ("reinit_layers", 0), ("optimizer.layer_decay", 1.0)
-            knobs.require(self, where, [(*each, "frozen") for each in requirements])
+            require(self, where, [(*each, "frozen") for each in requirements])
         if self.random_init:
-            knobs.require(self, where, [("reinit_layers", 0, "random_init")])
+            require(self, where, [("reinit_layers", 0, "random_init")])

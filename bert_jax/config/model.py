@@ -6,9 +6,8 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax import knobs
+from bert_jax.config.fields import field, require
 from bert_jax.errors import UserError
-from bert_jax.knobs import knob
 
 # The vocabulary of BERT uncased, used for `vocab_size=0` before a corpus is known.
 BERT_VOCAB_SIZE = 30_522
@@ -20,11 +19,11 @@ class PredictionHeadConfig:
 
     # Dense layers, each followed by the activation. BERT has 1, EuroBERT none,
     # UltraBERT 2.
-    num_layers: int = knob(1, at_least=0, at_most=2)
+    num_layers: int = field(1, at_least=0, at_most=2)
     # Columns between two dense layers; 0: as many as the embeddings have.
-    width: int = knob(0, at_least=0)
+    width: int = field(0, at_least=0)
     # "": the encoder's activation.
-    activation: str = knob("", choices=("", "gelu_tanh", "gelu_erf", "silu"))
+    activation: str = field("", choices=("", "gelu_tanh", "gelu_erf", "silu"))
     # Whether a norm, of the encoder's kind, follows the dense layers.
     norm: bool = True
     # Whether the dense layers have biases.
@@ -38,7 +37,7 @@ class PredictionHeadConfig:
     def check(self, where: str) -> None:
         """Check that `width` has an effect."""
         if self.num_layers < 2:
-            knobs.require(self, where, [("width", 0, "num_layers")])
+            require(self, where, [("width", 0, "num_layers")])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,10 +47,10 @@ class PoolerConfig:
     # Vector of a text. "cls": the hidden state of [CLS], or of the last token if the
     # encoder is causal. "mean": the mean over its tokens, before the layers below.
     # "late_mean": the mean after them (EuroBERT).
-    pooling: str = knob("cls", choices=("cls", "mean", "late_mean"))
+    pooling: str = field("cls", choices=("cls", "mean", "late_mean"))
     # Activation of a dense layer: tanh in BERT, ReLU in DistilBERT, GELU in ELECTRA.
     # "": there is no dense layer (UltraBERT).
-    activation: str = knob(
+    activation: str = field(
         "tanh", choices=("", "tanh", "relu", "gelu_tanh", "gelu_erf", "silu")
     )
     # Whether the dense layer has a bias.
@@ -77,7 +76,7 @@ DEBERTA_REQUIREMENTS = (
 XLNET_REQUIREMENTS = (
     *DEBERTA_REQUIREMENTS,
     "embedding_size",
-    *(f"pooler.{field.name}" for field in dataclasses.fields(PoolerConfig)),
+    *(f"pooler.{f.name}" for f in dataclasses.fields(PoolerConfig)),
 )
 
 
@@ -90,72 +89,72 @@ class EncoderConfig:
 
     # ---- sizes
     # Rows of the token embedding; 0: the size of the corpus's tokenizer.
-    vocab_size: int = knob(BERT_VOCAB_SIZE, at_least=0)
+    vocab_size: int = field(BERT_VOCAB_SIZE, at_least=0)
     # Embedding rows are padded up to a multiple of this.
-    vocab_multiple: int = knob(128, at_least=1)
+    vocab_multiple: int = field(128, at_least=1)
     # Columns of the embeddings (ALBERT, 3.1; ELECTRA); 0: hidden_size.
-    embedding_size: int = knob(0, at_least=0)
-    hidden_size: int = knob(768, at_least=1)
-    num_layers: int = knob(12, at_least=1)
+    embedding_size: int = field(0, at_least=0)
+    hidden_size: int = field(768, at_least=1)
+    num_layers: int = field(12, at_least=1)
     # Groups of successive layers that share their parameters (ALBERT, 3.1); 0: each
     # layer has its own.
-    num_layer_groups: int = knob(0, at_least=0)
-    num_heads: int = knob(12, at_least=1)
+    num_layer_groups: int = field(0, at_least=0)
+    num_heads: int = field(12, at_least=1)
     # Heads of keys and values, each shared by equally many query heads (Ainslie et al.
     # 2023); 0: num_heads.
-    num_key_value_heads: int = knob(0, at_least=0)
-    intermediate_size: int = knob(3072, at_least=1)
+    num_key_value_heads: int = field(0, at_least=0)
+    intermediate_size: int = field(3072, at_least=1)
     # Longest row, in tokens; with absolute positions, rows of their table.
-    max_position_embeddings: int = knob(512, at_least=1, adaptable=True)
+    max_position_embeddings: int = field(512, at_least=1, adaptable=True)
     # Number of segment embeddings; 1: all tokens share one; 0: none. With relative
     # positions, 2: attention knows whether two tokens share a segment; 0: it does not.
-    type_vocab_size: int = knob(2, at_least=0, adaptable=True)
+    type_vocab_size: int = field(2, at_least=0, adaptable=True)
 
     # ---- attention
     # "absolute": a table of position embeddings (BERT). "rotary": queries and keys are
     # rotated by their position (Su et al. 2021; ModernBERT). "relative" (XLNet) and
     # "disentangled" (DeBERTa) have encoder classes of their own (model/xlnet,
     # model/deberta).
-    positions: str = knob(
+    positions: str = field(
         "absolute", choices=("absolute", "rotary", "relative", "disentangled")
     )
     # Number of distance embeddings in each direction (DeBERTa). Half of them stand for
     # one distance each, the other half for ranges of growing size.
-    distance_buckets: int = knob(256, at_least=4)
+    distance_buckets: int = field(256, at_least=4)
     # From this distance on, tokens share a bucket (DeBERTa).
-    max_distance: int = knob(512, at_least=4)
+    max_distance: int = field(512, at_least=4)
     # Base of the rotary wavelengths.
-    rotary_base: float = knob(10_000.0, more_than=0, adaptable=True)
+    rotary_base: float = field(10_000.0, more_than=0, adaptable=True)
     # The same in local layers; 0: rotary_base.
-    local_rotary_base: float = knob(0.0, at_least=0, adaptable=True)
+    local_rotary_base: float = field(0.0, at_least=0, adaptable=True)
     # Local layers attend to this many positions on either side; 0: all layers are
     # global.
-    attention_window: int = knob(0, at_least=0)
+    attention_window: int = field(0, at_least=0)
     # Layer i is global if i % global_layer_every == first_global_layer.
-    global_layer_every: int = knob(1, at_least=1)
-    first_global_layer: int = knob(0, at_least=0)
+    global_layer_every: int = field(1, at_least=1)
+    first_global_layer: int = field(0, at_least=0)
     # Whether a token attends to itself and earlier tokens only.
-    causal: bool = knob(False, adaptable=True)
+    causal: bool = field(False, adaptable=True)
 
     # ---- feed-forward network, norms and biases
     # "gated": output(activation(gate(x)) * intermediate(x)) (Shazeer 2020).
-    feed_forward: str = knob("plain", choices=("plain", "gated"))
+    feed_forward: str = field("plain", choices=("plain", "gated"))
     # Hugging Face calls "gelu_erf" "gelu".
-    activation: str = knob("gelu_tanh", choices=("gelu_tanh", "gelu_erf", "silu"))
+    activation: str = field("gelu_tanh", choices=("gelu_tanh", "gelu_erf", "silu"))
     # Layer norm, or its root-mean-square form without mean and bias (Zhang and Sennrich
     # 2019).
-    norm: str = knob("layer", choices=("layer", "rms"))
+    norm: str = field("layer", choices=("layer", "rms"))
     # Whether layer norms have biases.
     norm_bias: bool = True
     # "post": norm(x + f(x)) (BERT). "pre": x + f(norm(x)), and a norm after the last
     # layer (ModernBERT).
-    norm_placement: str = knob("post", choices=("post", "pre"))
+    norm_placement: str = field("post", choices=("post", "pre"))
     # Whether a pre-norm encoder has a norm before the attention of layer 0. ModernBERT
     # has none, since its embeddings are normalised.
     first_attention_norm: bool = True
     # Whether embeddings are normalised.
     embedding_norm: bool = True
-    layer_norm_epsilon: float = knob(1e-12, more_than=0)
+    layer_norm_epsilon: float = field(1e-12, more_than=0)
     # Whether the linear layers of attention and feed-forward network have biases.
     linear_bias: bool = True
     prediction_head: PredictionHeadConfig = PredictionHeadConfig()
@@ -163,27 +162,27 @@ class EncoderConfig:
 
     # ---- dropout and initialisation
     # Dropout of embeddings and of the outputs of attention and feed-forward network.
-    dropout_rate: float = knob(0.1, at_least=0, less_than=1, regularisation=True)
-    attention_dropout_rate: float = knob(
+    dropout_rate: float = field(0.1, at_least=0, less_than=1, regularisation=True)
+    attention_dropout_rate: float = field(
         0.1, at_least=0, less_than=1, regularisation=True
     )
     # Standard deviation of a normal distribution that is truncated at two of them;
     # that of initial values is 0.88 times as large.
-    initializer_range: float = knob(0.02, at_least=0, regularisation=True)
+    initializer_range: float = field(0.02, at_least=0, regularisation=True)
     # Whether kernels that write to the residual stream, and those of prediction head
     # and pooler, begin smaller, by a factor of sqrt(2 num_layers) (ModernBERT).
-    depth_scaled_init: bool = knob(False, regularisation=True)
+    depth_scaled_init: bool = field(False, regularisation=True)
 
     # ---- computation
     # Type of activations and of the factors of products.
-    dtype: str = knob("bfloat16", choices=("bfloat16", "float32"), free=True)
+    dtype: str = field("bfloat16", choices=("bfloat16", "float32"), free=True)
     # True: compile one layer and loop over it. False: unroll all.
-    scan_layers: bool = knob(False, free=True)
+    scan_layers: bool = field(False, free=True)
     # "auto": kernels where platform and shapes allow them (model/kernels); "off": none,
     # if a compiler rejects one. Both draw the same dropout.
-    kernels: str = knob("auto", choices=("auto", "off"), free=True)
+    kernels: str = field("auto", choices=("auto", "off"), free=True)
     # What the backward pass recomputes instead of storing it.
-    remat: str = knob("none", choices=("none", "attention", "layer"), free=True)
+    remat: str = field("none", choices=("none", "attention", "layer"), free=True)
 
     def check(self, where: str) -> None:
         """Check that sizes divide and that the fields fit together."""
@@ -221,7 +220,7 @@ class EncoderConfig:
                 f"{where}first_global_layer={self.first_global_layer} must be less "
                 f"than {where}global_layer_every={self.global_layer_every}"
             )
-        knobs.require(self, where, self._requirements())
+        require(self, where, self._requirements())
 
     def _requirements(self) -> Iterator[tuple[str, Any, str]]:
         """Yield (field, its only possible value, the field that requires it)."""

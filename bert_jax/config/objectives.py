@@ -4,10 +4,9 @@ import dataclasses
 import math
 from typing import ClassVar
 
-from bert_jax import knobs
+from bert_jax.config.fields import field, require
 from bert_jax.config.model import EncoderConfig
 from bert_jax.errors import UserError
-from bert_jax.knobs import knob
 
 # Kinds of rows with two segments and a pair task, and the task's short name; and kinds
 # of rows with one segment.
@@ -22,27 +21,27 @@ class MaskingConfig:
 
     # Share of the tokens that are predicted, without padding. A phase may have a rate
     # of its own (`PhaseConfig.masking_rate`).
-    rate: float = knob(0.15, more_than=0, at_most=1)
+    rate: float = field(0.15, more_than=0, at_most=1)
     # The same for held-out text, in all phases, to compare runs with different rates.
-    eval_rate: float = knob(0.15, more_than=0, at_most=1)
+    eval_rate: float = field(0.15, more_than=0, at_most=1)
     # Unit that is masked as a whole: "token"; "word": a token and its continuations;
     # "ngram": 1 to max_ngram words.
-    unit: str = knob("token", choices=("token", "word", "ngram"))
-    max_ngram: int = knob(3, at_least=1, at_most=16)
+    unit: str = field("token", choices=("token", "word", "ngram"))
+    max_ngram: int = field(3, at_least=1, at_most=16)
     # Number of predictions, and whether special tokens are among them; see
     # data/masking.py.
-    convention: str = knob("original", choices=("original", "fairseq"))
+    convention: str = field("original", choices=("original", "fairseq"))
     # Most predictions in an example; 0: as many as the higher of the two rates gives.
-    max_predictions: int = knob(0, at_least=0)
+    max_predictions: int = field(0, at_least=0)
     # Shares of the predicted tokens that become [MASK] and a random token; the rest
     # stay unchanged.
-    mask_token_rate: float = knob(0.8, at_least=0, at_most=1)
-    random_token_rate: float = knob(0.1, at_least=0, at_most=1)
+    mask_token_rate: float = field(0.8, at_least=0, at_most=1)
+    random_token_rate: float = field(0.1, at_least=0, at_most=1)
 
     def check(self, where: str) -> None:
         """Check the shares of replacements, and that `max_ngram` has an effect."""
         if self.unit != "ngram":
-            knobs.require(self, where, [("max_ngram", 3, "unit")])
+            require(self, where, [("max_ngram", 3, "unit")])
         if self.mask_token_rate + self.random_token_rate > 1:
             raise UserError(
                 f"{where}mask_token_rate={self.mask_token_rate} and "
@@ -75,14 +74,14 @@ class MaskedLmConfig:
 
     kind: str = "masked_lm"
     causal: ClassVar[bool] = False
-    segments: str = knob(
+    segments: str = field(
         "next_sentence", choices=(*PAIR_TASKS, "consecutive", *SINGLE_SEGMENTS)
     )
     # Share of the sequences that aim at a random shorter length (paper, A.2).
-    short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
+    short_sequence_rate: float = field(0.1, at_least=0, at_most=1)
     # Most examples in a row. 1: no packing. In packed rows each example has its own
     # [CLS], positions and attention (data/packing.py).
-    examples_per_row: int = knob(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
+    examples_per_row: int = field(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
     masking: MaskingConfig = MaskingConfig()
 
     def check(self, where: str) -> None:
@@ -100,29 +99,29 @@ class DistillationConfig(MaskedLmConfig):
     kind: str = "distillation"
     # Checkpoint of this or another project with a head for masked tokens, and with the
     # corpus's tokenizer.
-    teacher: str = knob("", free=True)
+    teacher: str = field("", free=True)
     teacher_fingerprint: str = ""  # of its parameters; "": not checked
     # The architecture is filled in from the checkpoint; a plan needs no checkpoint.
     teacher_encoder: EncoderConfig = EncoderConfig()
     # Weight of the teacher's loss; the loss of masked tokens has weight 1.
-    teacher_weight: float = knob(2.5, at_least=0)
+    teacher_weight: float = field(2.5, at_least=0)
     # Divides the logits of both models.
-    temperature: float = knob(2.0, more_than=0)
+    temperature: float = field(2.0, more_than=0)
     # Weight of the loss of hidden states; 0: they are not compared.
-    hidden_weight: float = knob(0.0, at_least=0)
+    hidden_weight: float = field(0.0, at_least=0)
     # "last": after the last layer. "all": the embeddings and all layers; layer m
     # of M imitates layer m N / M of the teacher's N.
-    hidden_layers: str = knob("last", choices=("last", "all"))
+    hidden_layers: str = field("last", choices=("last", "all"))
 
     def check(self, where: str) -> None:
         super().check(where)
         if not self.hidden_weight:
-            knobs.require(self, where, [("hidden_layers", "last", "hidden_weight")])
+            require(self, where, [("hidden_layers", "last", "hidden_weight")])
         if not self.teacher_weight:
-            knobs.require(self, where, [("temperature", 2.0, "teacher_weight")])
+            require(self, where, [("temperature", 2.0, "teacher_weight")])
         if self.teacher_encoder.positions == "relative":
             path = "teacher_encoder.positions"
-            knobs.require(self, where, [("examples_per_row", 1, path)])
+            require(self, where, [("examples_per_row", 1, path)])
 
     def compared_states(self, encoder: EncoderConfig) -> list[tuple[int, int]]:
         """Return the hidden states to compare, by index in student and teacher.
@@ -160,11 +159,11 @@ class CausalLmConfig:
     kind: str = "causal_lm"
     causal: ClassVar[bool] = True
     masking: ClassVar[None] = None
-    segments: str = knob("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
+    segments: str = field("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
     # Share of the sequences that aim at a random shorter length (paper, A.2).
-    short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
+    short_sequence_rate: float = field(0.1, at_least=0, at_most=1)
     # Most examples in a row, as for `MaskedLmConfig`.
-    examples_per_row: int = knob(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
+    examples_per_row: int = field(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
 
     def check(self, where: str) -> None:
         _check_packing(self, where)
@@ -190,21 +189,21 @@ class ReplacedTokensConfig:
     kind: str = "replaced_tokens"
     causal: ClassVar[bool] = False
     examples_per_row: ClassVar[int] = 1
-    segments: str = knob("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
+    segments: str = field("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
     # Share of the sequences that aim at a random shorter length.
-    short_sequence_rate: float = knob(0.05, at_least=0, at_most=1)
+    short_sequence_rate: float = field(0.05, at_least=0, at_most=1)
     masking: MaskingConfig = MaskingConfig(mask_token_rate=0.85, random_token_rate=0.0)
     # Hidden size, feed-forward size and number of heads of the generator, as a share of
     # the encoder's.
-    generator_size: float = knob(0.25, more_than=0, at_most=1)
+    generator_size: float = field(0.25, more_than=0, at_most=1)
     # Number of layers of the generator, as a share of the encoder's.
-    generator_layers: float = knob(1.0, more_than=0, at_most=1)
+    generator_layers: float = field(1.0, more_than=0, at_most=1)
     # "tied": both have the same embeddings (ELECTRA). "gradient_disentangled": the
     # encoder's are the generator's, without their gradient, plus differences that only
     # the encoder trains (He et al. 2021, DeBERTaV3, 3.3).
-    embedding_sharing: str = knob("tied", choices=("tied", "gradient_disentangled"))
+    embedding_sharing: str = field("tied", choices=("tied", "gradient_disentangled"))
     # Weight of the discriminator's loss; the generator's loss has weight 1.
-    discriminator_weight: float = knob(50.0, more_than=0)
+    discriminator_weight: float = field(50.0, more_than=0)
 
     def generator(self, encoder: EncoderConfig) -> EncoderConfig:
         """Return the generator's config, with heads of the encoder's head size.
@@ -238,13 +237,13 @@ class PermutationLmConfig:
     causal: ClassVar[bool] = False
     masking: ClassVar[None] = None
     examples_per_row: ClassVar[int] = 1
-    segments: str = knob("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
+    segments: str = field("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
     # Share of the sequences that aim at a random shorter length.
-    short_sequence_rate: float = knob(0.0, at_least=0, at_most=1)
+    short_sequence_rate: float = field(0.0, at_least=0, at_most=1)
     # One of this many tokens is predicted (the paper's K).
-    context: int = knob(6, at_least=2)
+    context: int = field(6, at_least=2)
     # Most tokens in a predicted span.
-    max_span: int = knob(5, at_least=1)
+    max_span: int = field(5, at_least=1)
 
     def predictions(self, length: int) -> int:
         """Return the largest number of predictions in a row: P of a batch."""

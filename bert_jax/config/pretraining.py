@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Collection
 
-from bert_jax import knobs
+from bert_jax.config.fields import field, require
 from bert_jax.config.model import EncoderConfig, PredictionHeadConfig
 from bert_jax.config.objectives import (
     PAIR_TASKS,
@@ -22,7 +22,6 @@ from bert_jax.config.training import (
     check_shares,
 )
 from bert_jax.errors import UserError
-from bert_jax.knobs import knob
 
 # Fields of the encoder that a phase may set.
 _ROTARY_BASES = ("rotary_base", "local_rotary_base")
@@ -41,15 +40,15 @@ class DataConfig:
     """One corpus, or several and their weights, and the sharding of their data."""
 
     # Folder from run.build_corpus; several with commas between them.
-    corpus: str = knob("", free=True)
+    corpus: str = field("", free=True)
     fingerprint: str = ""  # of the corpus or the corpora; "": not checked
     # Relative numbers of rows from each of several corpora. Empty: the number of tokens
     # of each corpus to the power `weight_exponent`.
-    weights: tuple[float, ...] = knob((), more_than=0)
+    weights: tuple[float, ...] = field((), more_than=0)
     # 1: all rows are drawn equally often; 0: all corpora are; 0.7: multilingual BERT.
-    weight_exponent: float = knob(1.0, at_least=0, at_most=1)
+    weight_exponent: float = field(1.0, at_least=0, at_most=1)
     # A process reads only the shards of its groups.
-    shard_groups: int = knob(1, at_least=1)
+    shard_groups: int = field(1, at_least=1)
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -65,7 +64,7 @@ class DataConfig:
             )
         self.check_weights(where, f"{where}weights", self.weights)
         if self.weights:
-            knobs.require(self, where, [("weight_exponent", 1.0, "weights")])
+            require(self, where, [("weight_exponent", 1.0, "weights")])
 
     def check_weights(self, where: str, name: str, weights: tuple[float, ...]) -> None:
         """Check that there are as many weights as corpora, or none."""
@@ -84,36 +83,36 @@ class PhaseConfig:
     few phases, and still visits each chunk once an epoch.
     """
 
-    steps: int = knob(900_000, at_least=1)
+    steps: int = field(900_000, at_least=1)
     # Tokens in a sequence, special tokens included.
-    length: int = knob(128, at_least=8)
+    length: int = field(128, at_least=8)
     # Sequences in a step, over all devices.
-    batch_size: int = knob(256, at_least=1, at_most=2**20)
+    batch_size: int = field(256, at_least=1, at_most=2**20)
     # Parts of a batch whose gradients are accumulated.
-    micro_batches: int = knob(1, at_least=1, free=True)
+    micro_batches: int = field(1, at_least=1, free=True)
     # Share of the tokens that are predicted; 0: `objective.masking.rate`.
-    masking_rate: float = knob(0.0, at_least=0, at_most=1)
+    masking_rate: float = field(0.0, at_least=0, at_most=1)
     # Relative numbers of rows from each of several corpora. Empty: `data.weights`.
-    corpus_weights: tuple[float, ...] = knob((), more_than=0)
+    corpus_weights: tuple[float, ...] = field((), more_than=0)
     # Bases of rotary positions in this phase only; 0: the encoder's.
-    rotary_base: float = knob(0.0, at_least=0)
-    local_rotary_base: float = knob(0.0, at_least=0)
+    rotary_base: float = field(0.0, at_least=0)
+    local_rotary_base: float = field(0.0, at_least=0)
     # Peak of a new learning rate schedule, which begins with this phase and ends before
     # the next phase that has a rate. 0: the schedule of the phase before continues; in
     # the first phase, the optimizer's schedule begins.
-    learning_rate: float = knob(0.0, at_least=0)
+    learning_rate: float = field(0.0, at_least=0)
     # Shares of the steps of this new schedule. With 0 it begins at its peak and, with
     # optimizer.schedule="wsd", ends there. ModernBERT's schedule is three phases: a
     # rate of 8e-4 with a warmup; 3e-4; and 3e-4 with a decay_fraction of 1.
-    warmup_fraction: float = knob(0.0, at_least=0, at_most=1)
-    decay_fraction: float = knob(0.0, at_least=0, at_most=1)
+    warmup_fraction: float = field(0.0, at_least=0, at_most=1)
+    decay_fraction: float = field(0.0, at_least=0, at_most=1)
 
     def check(self, where: str) -> None:
         """Check that micro-batches have equal sizes, and that a schedule has a rate."""
         check_micro_batches(where, self.batch_size, self.micro_batches)
         if not self.learning_rate:  # no new schedule begins
             required = [(name, 0.0, "learning_rate") for name in _SCHEDULE_FRACTIONS]
-            knobs.require(self, where, required)
+            require(self, where, required)
         check_shares(where, self)
 
 
@@ -122,10 +121,10 @@ class PretrainConfig:
     """Config of `run.pretrain`."""
 
     kind: str = "pretraining"
-    seed: int = knob(0, at_least=0)
+    seed: int = field(0, at_least=0)
     # Checkpoint to begin with, of this or another project; "": random parameters. The
     # architecture of `encoder` is then the checkpoint's (warm_start.py).
-    init_from: str = knob("", free=True)
+    init_from: str = field("", free=True)
     init_fingerprint: str = ""  # of its parameters; "": not checked
     encoder: EncoderConfig = EncoderConfig()
     objective: (
@@ -209,7 +208,7 @@ class PretrainConfig:
         if isinstance(objective, ReplacedTokensConfig):
             if not encoder.prediction_head.num_layers:
                 head = "encoder.prediction_head.num_layers"
-                knobs.require(self, where, [("objective.generator_size", 1.0, head)])
+                require(self, where, [("objective.generator_size", 1.0, head)])
             size = objective.generator(encoder).hidden_size
             if size % encoder.head_size or not size:
                 raise UserError(
@@ -239,7 +238,7 @@ class PretrainConfig:
             ]
         if encoder.positions == "relative":
             requirements += [("objective.examples_per_row", 1, "encoder.positions")]
-        knobs.require(self, where, requirements)
+        require(self, where, requirements)
 
     def check_phases_fit(self, where: str = "") -> None:
         """Check the phases against the architectures of the encoders."""

@@ -2,9 +2,8 @@
 
 import dataclasses
 
-from bert_jax import knobs
+from bert_jax.config.fields import field, require
 from bert_jax.errors import UserError
-from bert_jax.knobs import knob
 
 # The tasks of GLUE (Wang et al. 2019), with their folders in its download.
 GLUE = {
@@ -26,28 +25,28 @@ class ClassificationConfig:
 
     kind: str = "classification"
     # A task of GLUE, such as "glue/mrpc", read from `folder`; "": the files below.
-    name: str = knob("", choices=("", *(f"glue/{name}" for name in GLUE)))
+    name: str = field("", choices=("", *(f"glue/{name}" for name in GLUE)))
     # Folder of the task in GLUE's download, or its parent folder. "tfds:DIR": data that
     # TensorFlow Datasets prepared in DIR; "tfds:": data in its default folder.
-    folder: str = knob("", free=True)
+    folder: str = field("", free=True)
     # TSV, CSV or JSON lines with named columns; may be compressed, as all files.
-    train: str = knob("", free=True)
-    eval: str = knob("", free=True)
+    train: str = field("", free=True)
+    eval: str = field("", free=True)
     # Texts without labels to predict for; "": none.
-    test: str = knob("", free=True)
+    test: str = field("", free=True)
     # Names of the columns; "": text_a or text, text_b if there is one, and label.
     text_a: str = ""
     text_b: str = ""
     label: str = ""
     # Type of the labels: "class", or "number" for regression.
-    target: str = knob("class", choices=("class", "number"))
+    target: str = field("class", choices=("class", "number"))
     # Weights of classes in the loss: "none", or "balanced" for inverse frequencies.
-    class_weights: str = knob("none", choices=("none", "balanced"))
+    class_weights: str = field("none", choices=("none", "balanced"))
     # Share of the target probability that is spread evenly over all classes.
-    label_smoothing: float = knob(0.0, at_least=0, less_than=1)
+    label_smoothing: float = field(0.0, at_least=0, less_than=1)
     fingerprint: str = ""  # of all labelled examples; "": unchecked
     # Tokens in a sequence. Longer examples are truncated.
-    length: int = knob(128, at_least=8)
+    length: int = field(128, at_least=8)
 
     @property
     def predicts_numbers(self) -> bool:
@@ -62,14 +61,14 @@ class ClassificationConfig:
                 f"--config.{where}name=glue/..., too"
             )
         if self.name:  # GLUE has files and columns of its own
-            fields = "train", "eval", "test", "text_a", "text_b", "label"
-            knobs.require(self, where, [(field, "", "name") for field in fields])
+            names = "train", "eval", "test", "text_a", "text_b", "label"
+            require(self, where, [(name, "", "name") for name in names])
         if self.predicts_numbers and self.name not in ("", "glue/stsb"):
             raise UserError(f"{where}target='number', but {self.name} has classes")
         if self.predicts_numbers:
             cause = "name" if self.name else "target"
             for_classes = ("class_weights", "none"), ("label_smoothing", 0.0)
-            knobs.require(self, where, [(*field, cause) for field in for_classes])
+            require(self, where, [(*each, cause) for each in for_classes])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,22 +80,22 @@ class SquadConfig:
 
     kind: str = "squad"
     # Files of version 1.1 or 2.0.
-    train: str = knob("", free=True)
-    eval: str = knob("", free=True)
+    train: str = field("", free=True)
+    eval: str = field("", free=True)
     # Whether questions may have no answer, as in version 2.0.
     no_answers: bool = False
     # Tokens in a window of question and context.
-    length: int = knob(384, at_least=16)
+    length: int = field(384, at_least=16)
     # Tokens from the start of a window of the context to the start of the next.
-    stride: int = knob(128, at_least=1)
+    stride: int = field(128, at_least=1)
     # Tokens of a question. Longer questions are truncated.
-    max_question: int = knob(64, at_least=1)
+    max_question: int = field(64, at_least=1)
     # Most tokens of an answer.
-    max_answer: int = knob(30, at_least=1, free=True)
+    max_answer: int = field(30, at_least=1, free=True)
     # Number of answers in nbest_predictions.json.
-    nbest: int = knob(20, at_least=1, free=True)
+    nbest: int = field(20, at_least=1, free=True)
     # With no_answers: a question has no answer if its null odds exceed this.
-    null_threshold: float = knob(0.0, free=True)
+    null_threshold: float = field(0.0, free=True)
     fingerprint: str = ""  # of all examples; "": unchecked
 
     def check(self, where: str) -> None:
@@ -115,17 +114,17 @@ class TaggingConfig:
 
     kind: str = "tagging"
     # Files with a word and its tag in each line, and blank lines between sentences.
-    train: str = knob("", free=True)
-    eval: str = knob("", free=True)
+    train: str = field("", free=True)
+    eval: str = field("", free=True)
     # Words to tag, with or without tags to score; "": none.
-    test: str = knob("", free=True)
+    test: str = field("", free=True)
     # Columns of words and of tags, from 0; -1 is the last.
-    word_column: int = knob(0, at_least=0)
-    tag_column: int = knob(-1, at_least=-1)
+    word_column: int = field(0, at_least=0)
+    tag_column: int = field(-1, at_least=-1)
     # How tags name entities; "none": not at all, as parts of speech; "": inferred.
-    scheme: str = knob("", choices=("", "none", "IOB1", "IOB2", "BIOES"))
+    scheme: str = field("", choices=("", "none", "IOB1", "IOB2", "BIOES"))
     # Tokens in a window of a sentence.
-    length: int = knob(128, at_least=8)
+    length: int = field(128, at_least=8)
     fingerprint: str = ""  # of `train` and `eval`; "": unchecked
 
 
@@ -135,12 +134,12 @@ class ChoiceConfig:
 
     kind: str = "choice"
     # SWAG's CSV, ARC's CSV, or JSON lines.
-    train: str = knob("", free=True)
-    eval: str = knob("", free=True)
+    train: str = field("", free=True)
+    eval: str = field("", free=True)
     # Questions to answer, with or without correct answers to score; "": none.
-    test: str = knob("", free=True)
+    test: str = field("", free=True)
     # Tokens in a sequence of question and choice. Longer sequences are truncated.
-    length: int = knob(128, at_least=8)
+    length: int = field(128, at_least=8)
     fingerprint: str = ""  # of `train` and `eval`; "": unchecked
 
 

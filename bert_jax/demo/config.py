@@ -4,8 +4,8 @@ import dataclasses
 import operator
 
 from bert_jax import config as config_lib
+from bert_jax.config.fields import field
 from bert_jax.errors import UserError
-from bert_jax.knobs import knob
 
 # Scores that can decide on the best parameters; "": the last ones are kept.
 _SCORES = ("", "loss", "classification_loss", "accuracy", "macro_f1", "matthews")
@@ -16,15 +16,15 @@ class DemoConfig:
     """Config of `run.demo`."""
 
     kind: str = "demo"
-    vocab_size: int = knob(8192, at_least=300)  # small, as is the text
+    vocab_size: int = field(8192, at_least=300)  # small, as is the text
     # Text from which the vocabulary is learnt.
-    sample_megabytes: int = knob(8, at_least=1)
+    sample_megabytes: int = field(8, at_least=1)
     # Share of the documents that is held out.
-    held_out: float = knob(0.1, at_least=0.01, at_most=0.5)
+    held_out: float = field(0.1, at_least=0.01, at_most=0.5)
     # Training examples of the classifier, at most.
-    train_examples: int = knob(3000, at_least=2)
+    train_examples: int = field(3000, at_least=2)
     # Repetitions of fine-tuning, with consecutive seeds.
-    repeats: int = knob(3, at_least=1)
+    repeats: int = field(3, at_least=1)
     pretrain: config_lib.PretrainConfig = config_lib.PretrainConfig()
     finetune: config_lib.FinetuneConfig = config_lib.FinetuneConfig()
 

@@ -17,7 +17,8 @@ Smoke:  --config=bert_jax/demo/recipe.py:smoke takes a minute or two, mostly to
         read text.
 """
 
-from bert_jax import knobs, recipe_variants
+from bert_jax import config as config_lib
+from bert_jax import recipe_variants
 from bert_jax.demo.config import DemoConfig
 
 VARIANTS = ("modern", "bert")
@@ -26,7 +27,7 @@ VARIANTS = ("modern", "bert")
 def get_config(arg: str = ""):
     """Return the recipe; `arg` is a variant or "", with "smoke" for a small run."""
     variant, smoke = recipe_variants.parse(arg or VARIANTS[0], VARIANTS)
-    cfg = knobs.to_configdict(DemoConfig())
+    cfg = config_lib.to_configdict(DemoConfig())
 
     pretrain = cfg.pretrain
     recipe_variants.set_size(pretrain, num_layers=2, hidden_size=128, num_heads=2)

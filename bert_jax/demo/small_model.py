@@ -9,12 +9,12 @@ import pathlib
 import pydoc_data.topics
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, pretraining
+from bert_jax import pretraining
 from bert_jax.corpus import build, shards, sources, vocabulary
 from bert_jax.demo import recipe
 from bert_jax.demo.config import DemoConfig
 
-_DEMO = knobs.from_configdict(DemoConfig, recipe.get_config()).pretrain
+_DEMO = config_lib.from_configdict(DemoConfig, recipe.get_config()).pretrain
 # The demo's encoder and optimizer, with the rows of configs/speedrun.py. After 800
 # steps, heads attend to neighbours (notebooks/attention.ipynb).
 CONFIG = config_lib.PretrainConfig(

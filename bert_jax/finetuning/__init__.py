@@ -14,7 +14,7 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, storage, tasks
+from bert_jax import storage, tasks
 from bert_jax.errors import UserError
 from bert_jax.finetuning import batches, initialise
 from bert_jax.interop import checkpoints
@@ -146,13 +146,13 @@ def _finetune_once(
         )
         encoder = initialise.encoder_config(config, pretrained.encoder)
         task = TASKS[config.task.kind](config.task, pretrained.tokenizer)
-    config = knobs.fill_in(
+    config = config_lib.fill_in(
         dataclasses.replace(config, init_from=str(source)),
         "task.fingerprint",
         task.fingerprint,
         f"the examples at hand have {task.fingerprint}",
     )
-    config = knobs.fill_in(
+    config = config_lib.fill_in(
         config,
         "init_fingerprint",
         fingerprint or checkpoints.fingerprint(source),

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
@@ -37,7 +36,7 @@ def encoder_config(
     The architecture does not change. Fields such as dropout and dtype come from
     `FinetuneConfig`, unless they are "", which means "as pretrained".
     """
-    fixed = {field.name for field in knobs.architecture(encoder)}
+    fixed = {field.name for field in config_lib.architecture(encoder)}
     others = vars(encoder).keys() - fixed
     changes = {k: v for k, v in vars(config).items() if k in others and v != ""}
     return dataclasses.replace(encoder, **changes)

@@ -5,7 +5,6 @@ import pathlib
 from typing import Any, NamedTuple
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import json_files
 from bert_jax.interop.families import FAMILIES
@@ -127,7 +126,7 @@ def encoder(
         dtype="float32",
     )
     try:
-        knobs.check(config)
+        config_lib.check(config)
     except UserError as error:
         raise UserError(f"{file.path}: {error}") from error
     return config
@@ -191,7 +190,7 @@ def _architecture(config: config_lib.EncoderConfig, spec: ModelSpec) -> dict[str
     """Return the fields that affect the class's outputs, with defaults filled in."""
     fields = {
         field.name: getattr(config, field.name)
-        for field in knobs.architecture(config)
+        for field in config_lib.architecture(config)
         if field.name not in _NOT_COMPARED
     }
     fields |= {

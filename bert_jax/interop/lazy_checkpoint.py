@@ -7,7 +7,6 @@ import numpy as np
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, huggingface, model_classes
 from bert_jax.interop.safetensors import LazyArray
@@ -87,7 +86,7 @@ def generator(model: Model) -> Model | None:
     """
     if not any(map(is_of_generator, model.params)):
         return None
-    objective = knobs.from_dict(
+    objective = config_lib.from_dict(
         config_lib.ReplacedTokensConfig, model.metadata.config["objective"]
     )
     masked_lm = config_lib.MaskedLmConfig(segments=objective.segments)
@@ -100,7 +99,7 @@ def generator(model: Model) -> Model | None:
     }
     metadata = dataclasses.replace(
         model.metadata,
-        config={"kind": "pretraining", "objective": knobs.to_dict(masked_lm)},
+        config={"kind": "pretraining", "objective": config_lib.to_dict(masked_lm)},
         encoder=objective.generator(model.metadata.encoder),
     )
     generator = Model(model.source, metadata, params)

@@ -5,7 +5,6 @@ from collections.abc import Collection
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import configs, huggingface
 from bert_jax.interop.families import FAMILIES
@@ -190,7 +189,7 @@ def _pretraining(
     objective = make(encoder, settings)
     if purpose == BARE:
         return {"kind": "bare encoder"}, objective
-    return {"kind": "pretraining", "objective": knobs.to_dict(settings)}, objective
+    return {"kind": "pretraining", "objective": config_lib.to_dict(settings)}, objective
 
 
 def _finetuning(
@@ -238,7 +237,7 @@ def _finetuning(
             task = config_lib.ClassificationConfig(length=length)
             settings = {"labels": labels}
             objective = classification.Classification(encoder, count)
-    return {"kind": "finetuning", "task": knobs.to_dict(task)}, objective, settings
+    return {"kind": "finetuning", "task": config_lib.to_dict(task)}, objective, settings
 
 
 def _labels(file: JsonFile, classifier: str, count: int) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any
 from ml_collections.config_flags import config_path
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.planning import page
 from bert_jax.planning.phase import PhasePlan
@@ -103,11 +102,11 @@ def _changed(
     planner: Planner, config: config_lib.PretrainConfig, changes: dict[str, Any]
 ) -> config_lib.PretrainConfig | None:
     """Return a config with fields replaced, by path; None if it cannot run."""
-    cfg = knobs.to_configdict(config)
+    cfg = config_lib.to_configdict(config)
     for path, value in changes.items():
         config_path.set_value(path, cfg, value)
     try:
-        changed = knobs.from_configdict(type(config), cfg)
+        changed = config_lib.from_configdict(type(config), cfg)
         planner.run(changed)
     except UserError:
         return None

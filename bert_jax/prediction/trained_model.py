@@ -6,7 +6,6 @@ from typing import Any
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, lazy_checkpoint
@@ -69,7 +68,7 @@ class TrainedModel:
         if saved.get("kind") != config_class.kind:
             return None
         try:
-            return knobs.from_dict(config_class, saved)
+            return config_lib.from_dict(config_class, saved)
         except UserError as error:
             raise UserError(f"{self.source} cannot be used: {error}") from error
 

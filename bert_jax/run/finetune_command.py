@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
 
@@ -21,7 +20,9 @@ def _define_flags(recipe: str) -> None:
 
 
 def _main(kind: str) -> None:
-    config = knobs.from_configdict(config_lib.FinetuneConfig, command_line.config())
+    config = config_lib.from_configdict(
+        config_lib.FinetuneConfig, command_line.config()
+    )
     if config.task.kind != kind:
         raise UserError(
             f"task.kind={config.task.kind!r} does not fit this command; use a recipe "

@@ -18,7 +18,7 @@ import pathlib
 from absl import flags
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, terminal
+from bert_jax import terminal
 from bert_jax.run import command_line
 
 EXIT_DOES_NOT_FIT = 3
@@ -73,7 +73,9 @@ def with_checkpoints(config: config_lib.PretrainConfig) -> config_lib.PretrainCo
 
 def main() -> int:
     values = flags.FLAGS
-    config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
+    config = config_lib.from_configdict(
+        config_lib.PretrainConfig, command_line.config()
+    )
     name = command_line.required_flag(
         "topology", "give a slice, such as --topology=v4:4x4x4"
     )

@@ -11,7 +11,6 @@ anything else for a crash.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 from bert_jax.run import command_line
 
 
@@ -21,7 +20,9 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
+    config = config_lib.from_configdict(
+        config_lib.PretrainConfig, command_line.config()
+    )
     folder = command_line.start_training()
     from bert_jax import pretraining
 

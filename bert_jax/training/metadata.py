@@ -5,7 +5,6 @@ import importlib.metadata
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 from bert_jax.config import migrations
 from bert_jax.errors import UserError
 from bert_jax.objectives import Objective
@@ -18,7 +17,7 @@ _PACKAGES = ("bert_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "
 class Metadata:
     """Metadata of a checkpoint."""
 
-    # Config of the run, from `knobs.to_dict`, with all fields filled in.
+    # Config of the run, from `config_lib.to_dict`, with all fields filled in.
     config: dict[str, Any]
     # Encoder config of the phase that saved it, which fine-tuning builds.
     encoder: config_lib.EncoderConfig
@@ -30,7 +29,7 @@ class Metadata:
     def to_json(self) -> dict[str, Any]:
         """Return the metadata in JSON's types."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        values["encoder"] = knobs.to_dict(self.encoder)
+        values["encoder"] = config_lib.to_dict(self.encoder)
         values["tokenizer"] = self.tokenizer.dumps()
         return {**values, "encoder_path": "encoder"}  # which earlier versions read
 
@@ -48,7 +47,7 @@ def of_run(
     `tasks.Task.settings`.
     """
     return Metadata(
-        config=config if isinstance(config, dict) else knobs.to_dict(config),
+        config=config if isinstance(config, dict) else config_lib.to_dict(config),
         encoder=objective.encoder,
         tokenizer=tokenizer,
         versions=versions(),
@@ -79,7 +78,7 @@ def from_json(values: Any) -> Metadata:
     values = {"task": {}, **values}  # older versions did not save it
     values = {f.name: values[f.name] for f in dataclasses.fields(Metadata)}
     encoder = migrations.upgrade({"encoder": values["encoder"]})["encoder"]
-    values["encoder"] = knobs.from_dict(config_lib.EncoderConfig, encoder)
+    values["encoder"] = config_lib.from_dict(config_lib.EncoderConfig, encoder)
     values["config"] = migrations.upgrade(values["config"])
     values["tokenizer"] = Tokenizer.loads(values["tokenizer"])
     return Metadata(**values)

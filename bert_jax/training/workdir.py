@@ -5,14 +5,17 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
-from bert_jax import knobs, storage, terminal
+from bert_jax import config as config_lib
+from bert_jax import storage, terminal
 from bert_jax.config import migrations
 from bert_jax.errors import UserError
 from bert_jax.training import metrics_file, processes, restore
+
+T = TypeVar("T")
 
 _HAD_CHECKPOINT = "had_checkpoint"
 # Fields with paths, which may differ by host. Fingerprints compare their contents.
@@ -53,7 +56,7 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
                 busy = f"another process is running on {folder}"
                 held.enter_context(storage.locked(folder / "lock", busy))
                 _check_same_run(folder, config)
-                text = json.dumps(knobs.to_dict(config), indent=2) + "\n"
+                text = json.dumps(config_lib.to_dict(config), indent=2) + "\n"
                 with storage.writing(folder):
                     _write_first_start(folder)
                     storage.write_text(folder / "config.json", text)
@@ -64,12 +67,12 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
 
 def _check_that_all_agree(config: Any) -> None:
     """Check that all processes have the same config, except for paths."""
-    values = processes.call_on_main(lambda: knobs.to_dict(config))
-    of_main = knobs.from_dict(type(config), values)
+    values = processes.call_on_main(lambda: config_lib.to_dict(config))
+    of_main = config_lib.from_dict(type(config), values)
     with processes.raise_in_all():
         lines = [
-            *knobs.differences(of_main, config, free=False),
-            *knobs.differences(of_main, config, free=True),
+            *config_lib.differences(of_main, config, free=False),
+            *config_lib.differences(of_main, config, free=True),
         ]
         fields = {line.partition(":")[0] for line in lines} - _PATHS
         if fields:
@@ -92,7 +95,7 @@ def _check_that_all_see(folder: storage.Path) -> None:
             )
 
 
-def read_config(folder: storage.Path, cls: type[knobs.T]) -> knobs.T | None:
+def read_config(folder: storage.Path, cls: type[T]) -> T | None:
     """Return the config of the run in a folder; None if there is none.
 
     Raises:
@@ -110,7 +113,7 @@ def read_config(folder: storage.Path, cls: type[knobs.T]) -> knobs.T | None:
             "another --workdir"
         )
     with storage.reading(path):
-        return knobs.from_dict(cls, migrations.upgrade(values, to_continue=True))
+        return config_lib.from_dict(cls, migrations.upgrade(values, to_continue=True))
 
 
 def first_start(folder: storage.Path) -> float:
@@ -165,13 +168,13 @@ def _check_same_run(folder: storage.Path, config: Any) -> None:
                 "give another --workdir"
             )
         return
-    refused = knobs.differences(earlier, config, free=False)
+    refused = config_lib.differences(earlier, config, free=False)
     if refused:
         raise UserError(
             f"{folder} holds a run with another config ({'; '.join(refused)}); "
             "give another --workdir"
         )
-    for line in knobs.differences(earlier, config, free=True):
+    for line in config_lib.differences(earlier, config, free=True):
         terminal.say(f"config changed since the last start: {line}")
 
 

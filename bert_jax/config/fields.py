@@ -1,6 +1,6 @@
-"""Knobs: fields of frozen dataclasses with defaults and limits.
+"""Fields of configs: their declaration, and functions of any config.
 
-A config is a tree of such dataclasses. This module knows none of them by name. It
+A config is a tree of frozen dataclasses. This module knows none of them by name. It
 converts configs to `ml_collections.ConfigDict`s for recipes and the command line, to
 plain dicts for JSON, and back; it checks limits and compares configs.
 
@@ -35,7 +35,7 @@ _BOUNDS = {
 }
 
 
-def knob(
+def field(
     default: Any,
     *,
     choices: tuple[str, ...] = (),
@@ -46,7 +46,7 @@ def knob(
 ) -> Any:
     """Declare a field of a config.
 
-    A field without `knob` has no limits, except that numbers are finite and
+    A field without `field` has no limits, except that numbers are finite and
     integers fit 32 bits.
 
     The fields of a model's config have three roles. `free` fields say how the model is

@@ -1,31 +1,31 @@
-"""Knobs, on configs that exist only here."""
+"""Fields of configs, on configs that exist only here."""
 
 import dataclasses
 
 import pytest
 
-from bert_jax import knobs
+from bert_jax.config import fields
+from bert_jax.config.fields import field
 from bert_jax.errors import UserError
-from bert_jax.knobs import knob
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Circle:
     kind: str = "circle"
-    radius: float = knob(1.0, more_than=0)
+    radius: float = field(1.0, more_than=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Square:
     kind: str = "square"
-    side: float = knob(2.0, more_than=0)
-    color: str = knob("red", choices=("red", "blue"), free=True)
+    side: float = field(2.0, more_than=0)
+    color: str = field("red", choices=("red", "blue"), free=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    x: int = knob(0, at_least=-5, at_most=5)
-    y: int = knob(0, free=True)
+    x: int = field(0, at_least=-5, at_most=5)
+    y: int = field(0, free=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Drawing:
     kind: str = "drawing"
     shape: Circle | Square = Circle()
     points: tuple[Point, ...] = (Point(),)
-    weights: tuple[float, ...] = knob((0.5, 1.0), at_least=0)
+    weights: tuple[float, ...] = field((0.5, 1.0), at_least=0)
     bold: bool = False
 
     def check(self, where):
@@ -51,17 +51,17 @@ CHANGED = Drawing(shape=Square(color="blue"), points=(Point(x=1), Point(y=7)))
 
 
 def test_conversions_are_inverse():
-    cfg = knobs.to_configdict(Album(first=CHANGED))
+    cfg = fields.to_configdict(Album(first=CHANGED))
     cfg.first.points[1].y = 8
     cfg.first.weights = (1, 0.25)
-    rebuilt = knobs.from_configdict(Album, cfg).first
+    rebuilt = fields.from_configdict(Album, cfg).first
     assert rebuilt.shape == CHANGED.shape
     assert rebuilt.points == (Point(x=1), Point(y=8))
     assert rebuilt.weights == (1.0, 0.25)
     assert type(rebuilt.weights[0]) is float
-    assert knobs.from_dict(Drawing, knobs.to_dict(CHANGED)) == CHANGED
+    assert fields.from_dict(Drawing, fields.to_dict(CHANGED)) == CHANGED
     values = {"points": [], "shape": {"kind": "square"}}
-    assert knobs.from_dict(Drawing, values) == Drawing(shape=Square(), points=())
+    assert fields.from_dict(Drawing, values) == Drawing(shape=Square(), points=())
 
 
 @pytest.mark.parametrize(
@@ -86,38 +86,38 @@ def test_conversions_are_inverse():
 )
 def test_wrong_values_are_refused(values, message):
     with pytest.raises(UserError, match=message):
-        knobs.from_dict(Drawing, values)
+        fields.from_dict(Drawing, values)
 
 
 def test_differences_are_free_or_not():
     new = dataclasses.replace(CHANGED, points=(Point(x=2), Point(y=9)), weights=(0.5,))
-    assert knobs.differences(CHANGED, new, free=False) == [
+    assert fields.differences(CHANGED, new, free=False) == [
         "points[0].x: was 1, is now 2",
         "weights: was (0.5, 1.0), is now (0.5,)",
     ]
-    assert knobs.differences(CHANGED, new, free=True) == [
+    assert fields.differences(CHANGED, new, free=True) == [
         "points[1].y: was 7, is now 9"
     ]
-    assert knobs.differences(Drawing(), CHANGED, free=False) == [
+    assert fields.differences(Drawing(), CHANGED, free=False) == [
         "shape.kind: was 'circle', is now 'square'",
         "number of points: was 1, is now 2",
         "points[0].x: was 0, is now 1",
     ]
-    assert knobs.differences(CHANGED, CHANGED, free=False) == []
+    assert fields.differences(CHANGED, CHANGED, free=False) == []
 
 
 def test_open_fields_are_filled_in():
     album = Album(first=Drawing(shape=Circle()))
-    filled = knobs.fill_in(album, "first.bold", True, "")
+    filled = fields.fill_in(album, "first.bold", True, "")
     assert filled.first.bold
-    assert knobs.fill_in(filled, "first.bold", True, "") == filled
+    assert fields.fill_in(filled, "first.bold", True, "") == filled
     with pytest.raises(UserError, match=r"^first\.bold=True, but it is not$"):
-        knobs.fill_in(filled, "first.bold", False, "it is not")
+        fields.fill_in(filled, "first.bold", False, "it is not")
 
 
 def test_required_values_of_other_fields():
     requirements = [("shape.kind", "circle", "points")]
-    knobs.require(Drawing(), "first.", requirements)
+    fields.require(Drawing(), "first.", requirements)
     message = r"^first\.shape\.kind=square does not go with .* be 'circle'"
     with pytest.raises(UserError, match=message):
-        knobs.require(CHANGED, "first.", requirements)
+        fields.require(CHANGED, "first.", requirements)
