@@ -9,17 +9,19 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import TextIO, TypeVar
 
-import ml_collections
 from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
+from bert_jax import config as config_lib
 from bert_jax import terminal
 from bert_jax.errors import EXIT_CONTINUE, Interrupted, Unavailable, UserError
 from bert_jax.run import huge_pages
+
+T = TypeVar("T")
 
 EXIT_CRASH = 1
 EXIT_USER_ERROR = 2
@@ -265,8 +267,12 @@ def start_processes() -> None:
     processes.start(values.coordinator_address, values.num_processes, values.process_id)
 
 
-def config() -> ml_collections.ConfigDict:
-    """Return the recipe, with the overrides of the command line applied."""
+def read_config(cls: type[T]) -> T:
+    """Return the config: the recipe with the overrides of the command line.
+
+    Raises:
+      UserError: The recipe is missing, or is not a valid config of this class.
+    """
     flag = flags.FLAGS["config"]
     if flag.value is None or not flag.config_filename:
         raise UserError("--config is missing; give a recipe, --config=configs/NAME.py")
@@ -277,7 +283,8 @@ def config() -> ml_collections.ConfigDict:
                 "recipe with another kind"
             )
     with _reported_flag_errors():
-        return flag.value.copy_and_resolve_references()
+        recipe = flag.value.copy_and_resolve_references()
+    return config_lib.from_configdict(cls, recipe)
 
 
 def overrides() -> list[str]:

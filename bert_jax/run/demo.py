@@ -9,7 +9,6 @@ a picture with the curves, and sentences with a blank. The same command resumes 
 stopped demo, or reports again.
 """
 
-from bert_jax import config as config_lib
 from bert_jax.demo import recipe
 from bert_jax.demo.config import DemoConfig
 from bert_jax.run import command_line
@@ -20,7 +19,7 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    config = config_lib.from_configdict(DemoConfig, command_line.config())
+    config = command_line.read_config(DemoConfig)
     folder = command_line.start_training()
     from bert_jax.demo import demo
 

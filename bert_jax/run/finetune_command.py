@@ -20,9 +20,7 @@ def _define_flags(recipe: str) -> None:
 
 
 def _main(kind: str) -> None:
-    config = config_lib.from_configdict(
-        config_lib.FinetuneConfig, command_line.config()
-    )
+    config = command_line.read_config(config_lib.FinetuneConfig)
     if config.task.kind != kind:
         raise UserError(
             f"task.kind={config.task.kind!r} does not fit this command; use a recipe "

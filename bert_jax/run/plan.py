@@ -73,9 +73,7 @@ def with_checkpoints(config: config_lib.PretrainConfig) -> config_lib.PretrainCo
 
 def main() -> int:
     values = flags.FLAGS
-    config = config_lib.from_configdict(
-        config_lib.PretrainConfig, command_line.config()
-    )
+    config = command_line.read_config(config_lib.PretrainConfig)
     name = command_line.required_flag(
         "topology", "give a slice, such as --topology=v4:4x4x4"
     )

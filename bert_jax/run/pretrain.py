@@ -20,9 +20,7 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    config = config_lib.from_configdict(
-        config_lib.PretrainConfig, command_line.config()
-    )
+    config = command_line.read_config(config_lib.PretrainConfig)
     folder = command_line.start_training()
     from bert_jax import pretraining
 
