@@ -17,7 +17,7 @@ from bert_jax import config, prediction
 from bert_jax.errors import UserError
 from bert_jax.model import heads
 from bert_jax.objectives import masked_lm, replaced_tokens
-from bert_jax.prediction import filling, text_rows
+from bert_jax.prediction import filling, text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE
 from bert_jax.training import inference
 
@@ -200,7 +200,7 @@ def test_empty_or_long_pairs_are_refused(first, second, message, model):
 
 
 @dataclasses.dataclass(frozen=True)
-class Echo(text_rows.TextComputation):
+class Echo(text_inputs.TextComputation):
     """Computation on rows of three texts each, which returns its input."""
 
     traced: ClassVar[list] = []

@@ -11,4 +11,4 @@ from bert_jax.prediction.features import Features
 from bert_jax.prediction.filling import Guess
 from bert_jax.prediction.model import Model, load
 from bert_jax.prediction.tagging import TagPrediction
-from bert_jax.prediction.text_rows import Text, TextError
+from bert_jax.prediction.text_inputs import Text, TextError

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bert_jax import config as config_lib
 from bert_jax.objectives import spans
-from bert_jax.prediction import text_rows
+from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks.squad import answers, windows
 
@@ -44,9 +44,9 @@ def answer(
     no answer if its null odds exceed `null_threshold`, also where the model does not
     know that this is allowed; None: as in the fine-tuning run.
     """
-    text_rows.check_texts(questions)
-    text_rows.check_texts(contexts)
-    text_rows.check_as_many(questions, contexts, "questions and contexts")
+    text_inputs.check_texts(questions)
+    text_inputs.check_texts(contexts)
+    text_inputs.check_as_many(questions, contexts, "questions and contexts")
     config, _ = model.task(config_lib.SquadConfig)
     if null_threshold is None:
         null_threshold = config.null_threshold

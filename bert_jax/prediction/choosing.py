@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bert_jax import config as config_lib
 from bert_jax.objectives import choice as objectives_choice
-from bert_jax.prediction import text_rows
+from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks import choice, choice_files
 
@@ -31,17 +31,17 @@ def choose(
     model: TrainedModel, questions: Sequence[str], choices: Sequence[Sequence[str]]
 ) -> list[ChoicePrediction]:
     """Choose among the two or more answers to each question."""
-    text_rows.check_texts(questions)
-    text_rows.check_texts(choices, nested=True)
-    text_rows.check_as_many(questions, choices, "questions and choices")
+    text_inputs.check_texts(questions)
+    text_inputs.check_texts(choices, nested=True)
+    text_inputs.check_as_many(questions, choices, "questions and choices")
     config, _ = model.task(config_lib.ChoiceConfig)
     asked = []
     for i, (question, texts) in enumerate(zip(questions, choices, strict=True)):
-        text_rows.check_is_list(texts)
+        text_inputs.check_is_list(texts)
         if len(texts) < 2:
-            raise text_rows.TextError(
+            raise text_inputs.TextError(
                 i,
-                f"{text_rows.shortened(question)} has {len(texts)} choices; at least "
+                f"{text_inputs.shortened(question)} has {len(texts)} choices; at least "
                 "two are required",
             )
         asked.append(

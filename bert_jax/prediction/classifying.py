@@ -8,7 +8,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import classification, regression
-from bert_jax.prediction import text_rows
+from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks import token_rows
 
@@ -44,7 +44,7 @@ class NumberPrediction:
 
 
 def classify(
-    model: TrainedModel, texts: Sequence[text_rows.Text]
+    model: TrainedModel, texts: Sequence[text_inputs.Text]
 ) -> list[ClassPrediction] | list[NumberPrediction]:
     """Classify texts or pairs.
 
@@ -61,7 +61,7 @@ def classify(
         if config.predicts_numbers
         else classification.Classification(model.encoder, len(labels))
     )
-    answers, pairs = [], text_rows.pairs_of(texts)
+    answers, pairs = [], text_inputs.pairs_of(texts)
     for start in range(0, len(pairs), _WINDOW):
         window = pairs[start : start + _WINDOW]
         rows, truncated = token_rows.to_rows(window, model.tokenizer, config.length)

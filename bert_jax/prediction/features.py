@@ -18,7 +18,7 @@ from bert_jax.model import heads
 from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
-from bert_jax.prediction import text_rows
+from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks import token_rows
 
@@ -45,7 +45,7 @@ class Features:
 
 
 @dataclasses.dataclass(frozen=True)
-class HiddenStates(text_rows.TextComputation):
+class HiddenStates(text_inputs.TextComputation):
     """Hidden states of some layers; see `extract`."""
 
     layers: tuple[int, ...]
@@ -99,7 +99,7 @@ def _check(asked: HiddenStates, length: int, least: int, batch_size: int) -> Non
 
 def extract(
     model: TrainedModel,
-    texts: Iterable[text_rows.Text],
+    texts: Iterable[text_inputs.Text],
     layers: Sequence[int] = (-1,),
     pool: str = "none",
     length: int = 0,
@@ -119,7 +119,7 @@ def extract(
         truncated. 0: the number of positions of the model.
       batch_size: Largest number of texts in a batch.
     """
-    text_rows.check_is_list(texts)
+    text_inputs.check_is_list(texts)
     # 1.0 equals 1, so later calls with 1 would get the engine made for 1.0.
     layers = tuple(map(operator.index, layers))
     asked = HiddenStates(model.encoder, layers, pool)
@@ -130,13 +130,13 @@ def extract(
 
 
 def _windows(
-    asked: HiddenStates, texts: Iterable[text_rows.Text], length: int, batch_size: int
+    asked: HiddenStates, texts: Iterable[text_inputs.Text], length: int, batch_size: int
 ) -> Iterator[list[tuple[str, str]]]:
     """Yield windows of pairs to sort by length: whole batches, bounded in size."""
     vector_bytes = 4 * len(asked.layers) * asked.encoder.hidden_size
     texts, window, size, read = iter(texts), [], 0, 0
     while batch := list(itertools.islice(texts, batch_size)):
-        pairs = text_rows.pairs_of(batch, read)
+        pairs = text_inputs.pairs_of(batch, read)
         window += pairs
         read += len(batch)
         # A text has rarely more tokens than characters.
@@ -154,7 +154,7 @@ def _windows(
 def _stream(
     model: TrainedModel,
     asked: HiddenStates,
-    texts: Iterable[text_rows.Text],
+    texts: Iterable[text_inputs.Text],
     length: int,
     batch_size: int,
 ) -> Iterator[Features]:

@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.model import heads, replaced_tokens
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
-from bert_jax.prediction import text_rows
+from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks import token_rows
 from bert_jax.tokenizer.special_tokens import MASK
@@ -35,7 +35,7 @@ class Guess:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedTokens(text_rows.TextComputation):
+class MaskedTokens(text_inputs.TextComputation):
     """Base class of computations about the tokens at some positions.
 
     Attributes:
@@ -129,7 +129,7 @@ def fill(
       TextError: A text has no blank or is too long.
       UserError: The checkpoint has no head for blanks, or `top` is invalid.
     """
-    text_rows.check_texts(texts)
+    text_inputs.check_texts(texts)
     if top < 1:
         raise UserError(f"top={top} must be at least 1")
     tokenizer = model.tokenizer
@@ -170,9 +170,9 @@ def _encode(model: TrainedModel, index: int, text: str) -> list[int]:
     if model.tokenizer.mask_id not in ids:
         similar = _LIKE_A_BLANK.search(text)
         hint = f"; write {MASK} instead of {similar[0]}" if similar else ""
-        quoted = text_rows.shortened(text)
-        raise text_rows.TextError(index, f"there is no {MASK} in {quoted}{hint}")
-    text_rows.check_fits(model.encoder, index, text, 2 + len(ids))
+        quoted = text_inputs.shortened(text)
+        raise text_inputs.TextError(index, f"there is no {MASK} in {quoted}{hint}")
+    text_inputs.check_fits(model.encoder, index, text, 2 + len(ids))
     return ids
 
 

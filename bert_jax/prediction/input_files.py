@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from bert_jax import storage, terminal
 from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
-from bert_jax.prediction.text_rows import Text
+from bert_jax.prediction.text_inputs import Text
 from bert_jax.tasks import task_files
 
 STDIN = "-"

@@ -21,7 +21,7 @@ from bert_jax.model import cross_entropy, heads, replaced_tokens
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.xlnet.permutation_model import PermutationModel
 from bert_jax.objectives import Batch
-from bert_jax.prediction import text_rows
+from bert_jax.prediction import text_inputs
 from bert_jax.prediction.filling import MaskedTokens
 from bert_jax.prediction.trained_model import TrainedModel
 from bert_jax.tasks import Arrays, token_rows
@@ -44,7 +44,7 @@ class MaskedToken(MaskedTokens):
 
 
 @dataclasses.dataclass(frozen=True)
-class PermutedToken(text_rows.TextComputation):
+class PermutedToken(text_inputs.TextComputation):
     """Log-probability of one token of each row given all others, by XLNet."""
 
     token_arrays = ("mlm_positions",)
@@ -71,7 +71,7 @@ class PermutedToken(text_rows.TextComputation):
 
 
 @dataclasses.dataclass(frozen=True)
-class LeftToRight(text_rows.TextComputation):
+class LeftToRight(text_inputs.TextComputation):
     """Log-probability of each row after [CLS], by a left-to-right model."""
 
     @property
@@ -91,7 +91,7 @@ class LeftToRight(text_rows.TextComputation):
 
 
 @dataclasses.dataclass(frozen=True)
-class NothingReplaced(text_rows.TextComputation):
+class NothingReplaced(text_inputs.TextComputation):
     """Sum of log(1 - P(replaced)) over the tokens of each row, by ELECTRA.
 
     Attributes:
@@ -172,7 +172,7 @@ def score_pairs(
         yield from map(tuple, scores.reshape(-1, 2).tolist())
 
 
-def _computation(model: TrainedModel, generator: bool) -> text_rows.TextComputation:
+def _computation(model: TrainedModel, generator: bool) -> text_inputs.TextComputation:
     """Return the computation that suits the objective of a checkpoint."""
     electra = model.saved_config("objective", config_lib.ReplacedTokensConfig)
     if generator and not electra:
@@ -194,17 +194,19 @@ def _encode(
     """Return rows of tokens: both sentences of the first pair, of the second, ..."""
     for index, pair in window:
         if isinstance(pair, str):
-            quoted = text_rows.shortened(pair)
-            raise text_rows.TextError(index, f"expected a pair of texts, got {quoted}")
-    pairs = text_rows.pairs_of([pair for _, pair in window], first=window[0][0])
+            quoted = text_inputs.shortened(pair)
+            raise text_inputs.TextError(
+                index, f"expected a pair of texts, got {quoted}"
+            )
+    pairs = text_inputs.pairs_of([pair for _, pair in window], first=window[0][0])
     sentences = [sentence for pair in pairs for sentence in pair]
     encoded = model.tokenizer.encode_batch(sentences)
     for i, (sentence, ids) in enumerate(zip(sentences, encoded, strict=True)):
         index = window[i // 2][0]
         if not ids:
-            quoted = text_rows.shortened(sentence)
-            raise text_rows.TextError(index, f"{quoted} has no tokens")
-        text_rows.check_fits(model.encoder, index, sentence, 2 + len(ids))
+            quoted = text_inputs.shortened(sentence)
+            raise text_inputs.TextError(index, f"{quoted} has no tokens")
+        text_inputs.check_fits(model.encoder, index, sentence, 2 + len(ids))
     length = 2 + max(map(len, encoded))
     single = [None] * len(encoded)
     return token_rows.join_pairs(encoded, single, model.tokenizer, length)[0]

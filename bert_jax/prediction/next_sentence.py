@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from bert_jax.model import heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
-from bert_jax.prediction import text_rows
+from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import TrainedModel
 from bert_jax.tasks import token_rows
 
 
 @dataclasses.dataclass(frozen=True)
-class NextSentence(text_rows.TextComputation):
+class NextSentence(text_inputs.TextComputation):
     """Probability that segment B follows segment A."""
 
     @property
@@ -36,7 +36,7 @@ class NextSentence(text_rows.TextComputation):
 
 def next_probability(model: TrainedModel, first: str, second: str) -> float:
     """Return the probability that the second text follows the first."""
-    text_rows.check_texts([first, second])
+    text_inputs.check_texts([first, second])
     engine = model.engine(
         NextSentence(model.encoder),
         "for next sentences",
@@ -45,8 +45,10 @@ def next_probability(model: TrainedModel, first: str, second: str) -> float:
     counts = list(map(len, model.tokenizer.encode_batch([first, second])))
     for text, count in zip((first, second), counts, strict=True):
         if not count:
-            raise text_rows.TextError(0, f"{text_rows.shortened(text)} has no tokens")
+            raise text_inputs.TextError(
+                0, f"{text_inputs.shortened(text)} has no tokens"
+            )
     length = sum(counts) + 2 + len(model.tokenizer.pair_separators)
-    text_rows.check_fits(model.encoder, 0, f"{first} {second}", length)
+    text_inputs.check_fits(model.encoder, 0, f"{first} {second}", length)
     rows, _ = token_rows.to_rows([(first, second)], model.tokenizer, length)
     return float(engine.outputs(rows, 1)["probability"][0])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bert_jax import config as config_lib
 from bert_jax.objectives import tagging as objectives_tagging
-from bert_jax.prediction import text_rows
+from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks import entities, tagging
 
@@ -37,7 +37,7 @@ def tag(
     Texts are split into runs of letters and digits and into single other characters.
     Give lists of words if the training file has other words, such as "don't".
     """
-    text_rows.check_texts(texts, nested=True)
+    text_inputs.check_texts(texts, nested=True)
     config, settings = model.task(config_lib.TaggingConfig)
     names, scheme = settings["tags"], settings["scheme"]
     words, offsets = [], []

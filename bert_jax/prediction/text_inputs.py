@@ -1,4 +1,4 @@
-"""Checks of the texts to ask a model about, and the rows of tokens that they become."""
+"""Texts that a model is asked about: their checks, and computations on them."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
