@@ -22,11 +22,11 @@ def parse(arg: str, variants: Sequence[str] = ()) -> tuple[str, bool]:
     """
     words = [word for word in arg.split(",") if word]
     smoke = "smoke" in words
-    chosen = [word for word in words if word != "smoke"]
-    if smoke and not chosen:
-        chosen = list(variants[:1])  # the small forms of variants are nearly equal
-    if len(chosen) == bool(variants) and set(chosen) <= set(variants):
-        return "".join(chosen), smoke
+    variant = ",".join(word for word in words if word != "smoke")
+    if smoke and variants and not variant:
+        variant = variants[0]  # the small forms of variants are nearly equal
+    if variant in (variants or ("",)):
+        return variant, smoke
     if variants:
         wanted = f"give one of {', '.join(variants)}, with or without ',smoke'"
     else:

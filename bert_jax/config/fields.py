@@ -25,7 +25,7 @@ from bert_jax.errors import UserError
 
 T = TypeVar("T")
 
-# Integers become int32 on devices. A larger one is a typing error.
+# Integers become int32 on devices. One that does not fit is a typing error.
 _INT_LIMIT = 2**31
 _BOUNDS = {
     "at_least": operator.ge,
@@ -191,7 +191,9 @@ def _check_value(name: str, value: Any, limits: Mapping[str, Any]) -> None:
     elif isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{name}={value} must be a finite number")
     elif type(value) is int and not -_INT_LIMIT <= value < _INT_LIMIT:
-        raise UserError(f"{name}={value} must be less than {_INT_LIMIT}")
+        raise UserError(
+            f"{name}={value} must be from {-_INT_LIMIT} to {_INT_LIMIT - 1}"
+        )
     elif choices and value not in choices:
         known = ", ".join(map(repr, choices))
         raise UserError(f"{name}={value!r} must be one of {known}")
