@@ -34,7 +34,7 @@ Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
         stage: '--config.phases[4].corpus_weights=0.001,1'. The micro-batches make base
         fit 64 chips of v5e, and large 64 of v4, v5p and v6e; on v5e, large needs
         `--config.mesh.fsdp=8 --config.encoder.scan_layers=False`. A program without a
-        loop over layers takes 8 to 20 minutes of a processor to compile, each phase.
+        loop over layers takes 8 to 20 minutes of a CPU to compile, each phase.
         With the loop, which sizes from large on have, an earlier step was estimated a
         third longer (docs/log.md).
 Cost:   Ettin's authors had four H100s for 6, 9, 13, 20, 40 and 90 days. Not run yet.

@@ -1,4 +1,4 @@
-r"""A small encoder in ten minutes of two processor cores.
+r"""A small encoder in ten minutes of two CPU cores.
 
 Source: the row "+ two segments" of docs/speedrun.md: BERT-Tiny's size (Turc et al.
         2019) with rotary positions, pre-norm, gated feed-forward networks without
