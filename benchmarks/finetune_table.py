@@ -133,6 +133,11 @@ def main() -> None:
     if values.seeds < 2:
         parser.error("--seeds must be at least 2, for a standard deviation")
     tasks = values.tasks.split(",")
+    if unknown := set(tasks) - TASKS.keys():
+        parser.error(
+            f"--tasks: unknown {', '.join(sorted(unknown))}; there are "
+            f"{', '.join(TASKS)}"
+        )
     print(f"| | {' | '.join(f'{name}, {TASKS[name][1]}' for name in tasks)} |")
     print(f"|---|{'---:|' * len(tasks)}")
     for model in (*values.pretrained, RANDOM):

@@ -39,7 +39,7 @@ parse() {
 }
 
 unknown() {
-  fail "unknown argument '$1'${action:+ of $action}; --help lists the flags"
+  fail "unknown argument '$1'${action:+ of $action}; flags are --NAME=VALUE, and --help lists them"
 }
 
 # required NAME HINT: check that the flag --NAME was given.

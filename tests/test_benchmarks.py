@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import finetune_table
 import finetune_vs_huggingface
 import glue_files
 import interleaved_timing as timing
@@ -82,6 +83,14 @@ def test_help_is_the_docstring(path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(path), run_name="__main__")
     assert docstring in capsys.readouterr().out
+
+
+def test_unknown_tasks_are_refused(monkeypatch, capsys):
+    flags = ["--data=d", "--pretrained=p", "--output=o", "--tasks=CoLA,SST2"]
+    monkeypatch.setattr(sys, "argv", ["finetune_table.py", *flags])
+    with pytest.raises(SystemExit, match="2"):
+        finetune_table.main()
+    assert "--tasks: unknown SST2; there are CoLA, SST-2" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -226,6 +226,7 @@ MISTAKES = [
     (tpu_vm("install", "--commit=main", "--repo=r"), "takes the hash of a commit"),
     (xpk("--", "python", "-c", "a\nb"), "several lines"),
     (slurm("--nodes=4", "--", "python"), "unknown argument '--nodes=4'"),
+    (tpu_vm("stop", "--name", "bert"), "'--name' of stop; flags are --NAME=VALUE, "),
     (["bash", "launch/restart.sh", "--detach", "--", "true"], "--log is missing"),
     (["bash", "launch/restart.sh"], "there is no command"),
     (["bash", "launch/restart.sh", "--log=a", "--", "true"], "--log goes with"),
