@@ -135,6 +135,29 @@ def _store(url: str) -> fsspec.AbstractFileSystem:
 # ---- writing and removing
 
 
+def check_new_folder(name: str) -> Path:
+    """Check that a folder is new or empty and can be written. Return its path.
+
+    Of a store, check only that it answers and has nothing there.
+
+    Raises:
+      UserError: The path is a file, or the folder is not empty or cannot be written.
+    """
+    folder = path(name.rstrip("/") if is_remote(name) else name)
+    with writing(folder):
+        if is_remote(folder):
+            is_empty = not (list_files(f"{folder}/**") or list_files(str(folder)))
+        else:
+            existing = next(p for p in (folder, *folder.parents) if p.exists())
+            if not existing.is_dir():
+                raise UserError(f"{existing} is a file; give a new folder")
+            tempfile.TemporaryFile(dir=existing).close()
+            is_empty = existing != folder or not any(folder.iterdir())
+        if not is_empty:
+            raise UserError(f"{folder} is not empty; give a new folder")
+    return folder
+
+
 def make_folder(folder: Path) -> None:
     """Make a local folder and its parents. Do nothing in a store."""
     if not is_remote(folder):

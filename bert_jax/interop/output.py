@@ -14,28 +14,22 @@ _HINT = "give another folder"
 
 
 def check(output: str, *, local: bool = False) -> storage.Path:
-    """Check that a folder can be written, and return its path.
+    """Check a folder as `storage.check_new_folder` does, and return its path.
 
     A native checkpoint needs a `local` folder.
 
     Raises:
-      UserError: It is a file, not empty, or remote.
+      UserError: It cannot be written, or is remote.
     """
-    if storage.is_remote(output):
-        if local:
-            raise UserError(
-                f"{output}: a checkpoint of bert_jax is written to a local folder "
-                "only; give one"
-            )
-        if storage.list_files(f"{output.rstrip('/')}/**") or storage.list_files(output):
-            raise UserError(f"{output} is not empty; give a new folder")
-        return storage.path(output.rstrip("/"))
-    folder = pathlib.Path(os.path.abspath(storage.path(output)))
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; give a new folder")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a new folder")
-    restore.check_name(folder)
+    if local and storage.is_remote(output):
+        raise UserError(
+            f"{output}: a checkpoint of bert_jax is written to a local folder only; "
+            "give one"
+        )
+    folder = storage.check_new_folder(output)
+    if not storage.is_remote(folder):
+        folder = pathlib.Path(os.path.abspath(folder))
+        restore.check_name(folder)
     return folder
 
 

@@ -1,10 +1,8 @@
 """Flags of the entrypoints that read text."""
 
-import tempfile
-
 from absl import flags
 
-from bert_jax import storage, terminal
+from bert_jax import terminal
 from bert_jax.corpus import document_files, file_kinds, sources
 from bert_jax.errors import UserError
 
@@ -69,24 +67,3 @@ def normalisation(kind: str) -> tuple[bool, bool]:
         return False, False
     lower_case = lower_case is not False
     return lower_case, lower_case if strip is None else strip
-
-
-def check_new_folder(path: str) -> None:
-    """Check that a tokenizer can be written to a folder, before it is learned.
-
-    For an object store, check only that it answers.
-
-    Raises:
-      UserError: The path is a file, or the folder is not empty or cannot be written.
-    """
-    folder = storage.path(path)
-    storage.check_reachable(folder)
-    with storage.writing(folder):
-        if folder.is_dir() and any(folder.glob("*")):
-            raise UserError(f"{folder} is not empty; give a new folder")
-        if storage.is_remote(folder):
-            return
-        existing = next(p for p in [folder, *folder.parents] if p.exists())
-        if not existing.is_dir():
-            raise UserError(f"cannot write to {folder}: {existing} is a file")
-        tempfile.TemporaryFile(dir=existing).close()

@@ -13,7 +13,7 @@ import signal
 
 from absl import flags
 
-from bert_jax import terminal
+from bert_jax import storage, terminal
 from bert_jax.corpus import vocabulary
 from bert_jax.run import command_line, text_input
 
@@ -37,7 +37,7 @@ def define_flags() -> None:
 def main() -> None:
     values = flags.FLAGS
     output = command_line.required_flag("output", "give a folder, --output=DIR")
-    text_input.check_new_folder(output)
+    storage.check_new_folder(output)
     source = text_input.source()
     lower_case, strip_accents = text_input.normalisation(values.kind)
     # The trainers do not return to Python while they learn. Nothing has to be saved.
