@@ -29,7 +29,7 @@ from bert_jax.training import (
     sharding,
 )
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import HeldOut, Phase, PhaseData, Run
+from bert_jax.training.run_description import HeldOut, Phase, PhaseData, Run
 
 # Objective class by the `kind` field of its config.
 OBJECTIVES = {

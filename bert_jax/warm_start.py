@@ -15,7 +15,7 @@ from bert_jax.model import parameters
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import processes, restore, sharding
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Run
+from bert_jax.training.run_description import Run
 
 # Embedding tables that may have more or fewer rows than in the checkpoint, and the
 # encoder fields with their numbers of rows.

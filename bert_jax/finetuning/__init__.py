@@ -27,7 +27,7 @@ from bert_jax.training import (
     session,
     sharding,
 )
-from bert_jax.training.run import Phase, Run
+from bert_jax.training.run_description import Phase, Run
 
 # Class of each task, by the kind of its config.
 TASKS = {

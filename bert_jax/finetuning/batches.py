@@ -9,7 +9,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax import tasks
 from bert_jax.training import inference
-from bert_jax.training.run import HeldOut, PhaseData
+from bert_jax.training.run_description import HeldOut, PhaseData
 
 
 def lengths(config: config_lib.FinetuneConfig, task: tasks.Task) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
 from bert_jax.training import processes, restore, sharding
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Run
+from bert_jax.training.run_description import Run
 
 
 def find_source(

@@ -2,7 +2,8 @@
 
 The teacher is a pretrained model with the same vocabulary, which sees the same masked
 rows in the same step, without dropout. Its parameters are constants of the run
-(`training/run.py`): no gradient is computed for them, and no checkpoint has them.
+(`training/run_description.py`): no gradient is computed for them, and no checkpoint has
+them.
 
 Sources: Hinton et al. 2015, section 2; Sanh et al. 2019 (DistilBERT), section 2.
 """

@@ -21,7 +21,7 @@ from bert_jax.planning.schedule import ScheduleFolder
 from bert_jax.planning.topology import Topology
 from bert_jax.training import programs, sharding
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Phase, Run
+from bert_jax.training.run_description import Phase, Run
 
 _NEEDED = re.compile(
     r"\(([\d.]+)([KMGT]?)\) exceeds available|Used ([\d.]+)([KMGT]?) of"

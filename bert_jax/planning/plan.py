@@ -11,7 +11,7 @@ from bert_jax.planning.phase import PhasePlan, plan_phase
 from bert_jax.planning.schedule import ScheduleFolder
 from bert_jax.planning.topology import Topology
 from bert_jax.training import sharding
-from bert_jax.training.run import Run
+from bert_jax.training.run_description import Run
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_jax.objectives import Batch, BatchShapes, metric_sums
 from bert_jax.training import programs, sharding
-from bert_jax.training.run import Batches, Phase, PhaseData, Run
+from bert_jax.training.run_description import Batches, Phase, PhaseData, Run
 
 # Batches that may be in flight while the next one is made.
 _BATCHES_AHEAD = 2

@@ -34,7 +34,7 @@ from bert_jax.training import (
     throughput,
 )
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Phase, PhaseData, Run
+from bert_jax.training.run_description import Phase, PhaseData, Run
 
 # Steps that may be in flight while the next batch is made.
 _STEPS_AHEAD = 2

@@ -18,7 +18,7 @@ from bert_jax.objectives import Batch, metric_sums
 from bert_jax.objectives.metric_sums import MetricSums
 from bert_jax.training import sharding
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Phase, Run
+from bert_jax.training.run_description import Phase, Run
 
 
 class HostSignals(NamedTuple):

@@ -11,7 +11,7 @@ from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.training import checkpoint, goodput, processes, programs, workdir
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Phase, Run
+from bert_jax.training.run_description import Phase, Run
 
 
 @dataclasses.dataclass(frozen=True)

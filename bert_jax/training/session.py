@@ -29,7 +29,7 @@ from bert_jax.training import (
 )
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Run
+from bert_jax.training.run_description import Run
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_jax.objectives import metric_sums
 from bert_jax.training import hardware
-from bert_jax.training.run import Phase, Run
+from bert_jax.training.run_description import Phase, Run
 
 # Shorter remaining times are not announced.
 _SHORT_MINUTES = 1.0
