@@ -1,6 +1,7 @@
 """Published checkpoints agree with transformers: outputs, losses, tokens, loading."""
 
 import dataclasses
+import io
 import json
 import re
 import shutil
@@ -82,6 +83,27 @@ def test_learnt_sentencepiece_models_give_the_ids_of_the_library(documents):
             assert tokenizer.encode(text) == reference.encode(normal), text
         pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
         assert_same_pair(pipeline, tokenizer)
+
+
+def test_sentencepiece_models_spell_unknown_characters_in_bytes(documents):
+    """If the model was trained with `byte_fallback`."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(documents[:20]),
+        model_writer=model,
+        vocab_size=600,
+        byte_fallback=True,
+        pad_id=3,
+        control_symbols=["<mask>"],
+        minloglevel=2,
+    )
+    reference = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    pipeline = sentencepiece_model.pipeline(model.getvalue(), False, False)
+    tokenizer = tokenizer_lib.make(pipeline)
+    for text in ("the \u5317 value", "\U0001f600x the", *documents[:3]):
+        assert tokenizer.encode(text) == reference.encode(text)
+        assert tokenizer.unk_id not in tokenizer.encode(text)
+        assert tokenizer.decode(tokenizer.encode(text)) == " ".join(text.split())
 
 
 def assert_same_pair(reference, tokenizer):

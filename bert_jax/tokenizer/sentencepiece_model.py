@@ -78,7 +78,9 @@ def pipeline(
     scores = [(piece, 0.0) for piece in first]
     scores += [(pieces[i], processor.get_score(i)) for i in kept]
     names = [name for name, _ in scores]
-    result = tokenizers.Tokenizer(models.Unigram(scores, unk_id=names.index(unk)))
+    has_bytes = any(map(processor.is_byte, range(count)))
+    unigram = models.Unigram(scores, names.index(unk), byte_fallback=has_bytes)
+    result = tokenizers.Tokenizer(unigram)
     steps: list[Any] = []
     if lower_case:
         steps.append(normalizers.Lowercase())
@@ -99,7 +101,9 @@ def pipeline(
     result.normalizer = normalizers.Sequence(steps)
     scheme = "always" if spec.get(3, True) else "never"
     result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    result.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    words = decoders.Metaspace(prepend_scheme=scheme)
+    joined = [decoders.ByteFallback(), words]
+    result.decoder = decoders.Sequence(joined) if has_bytes else words
     symbols = [
         pieces[i] for i in kept if processor.is_control(i) or processor.is_unknown(i)
     ]
