@@ -37,6 +37,8 @@ from bert_jax.objectives import (
     tagging,
 )
 from bert_jax.tasks import token_rows
+from bert_jax.tokenizer import pipelines
+from bert_jax.tokenizer.special_tokens import SPECIAL_TOKENS
 from bert_jax.training import metadata as metadata_lib
 
 torch = pytest.importorskip("torch", reason="pip install -e '.[bench]'")
@@ -167,6 +169,37 @@ def test_tokens_of_an_albert(tmp_path, documents):
     assert len(texts) > 500
     ids = reference(texts, add_special_tokens=False)["input_ids"]
     assert ids == native.encode_batch(texts)
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt"])
+def test_tokens_that_only_the_settings_list(file, tmp_path):
+    """One that the vocabulary has, and a new one; not the special tokens."""
+    words = [*SPECIAL_TOKENS, "[unused1]", *"[].", "the", "cat", "new", "un", "##used"]
+    pipeline = pipelines.wordpiece(words, True, True)
+    if file == "tokenizer.json":
+        pipeline.save(str(tmp_path / file))
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    plain = dict.fromkeys(["lstrip", "normalized", "rstrip", "single_word"], False)
+    listed = {"0": "[PAD]", "5": "[unused1]", str(len(words)): "[NEW]"}
+    decoder = {
+        i: plain | {"content": token, "special": token == "[PAD]"}
+        for i, token in listed.items()
+    }
+    settings = {"tokenizer_class": "BertTokenizer", "added_tokens_decoder": decoder}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    text = "the [unused1] cat[NEW]. new [PAD]"
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    expected = reference(text, add_special_tokens=False, split_special_tokens=True)
+    native = vocabularies.read(tmp_path)
+    assert native.encode(text) == expected["input_ids"]
+    assert {5, len(words)} < {*native.encode(text)}
+    # Before transformers 4.34.
+    del settings["added_tokens_decoder"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    older = {"[unused1]": 5, "[NEW]": len(words)}
+    (tmp_path / "added_tokens.json").write_text(json.dumps(older))
+    assert vocabularies.read(tmp_path).encode(text) == native.encode(text)
 
 
 def test_synonyms_and_defaults_are_those_of_transformers():

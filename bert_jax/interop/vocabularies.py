@@ -71,7 +71,7 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
     if (folder / PIPELINE_FILE).exists():
         tokenizer = Tokenizer.load(folder, named)
         _check_settings_agree(folder, tokenizer, settings)
-        return tokenizer
+        return _with_added_tokens(tokenizer, folder, settings)
     config = folder / "config.json"
     if (folder / json_files.GOOGLE_CONFIG).exists() and not config.exists():
         return read_google(folder)
@@ -91,16 +91,32 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
         tokenizer = tokenizer_lib.make(pipeline, settings | dict(named or {}))
     except (UserError, ValueError, OSError) as error:
         raise storage.error_class(error)(f"{folder}: {error}") from error
-    # Since 4.34, `transformers` lists added tokens in its settings.
-    listed = settings.get("added_tokens_decoder", {}).values()
-    added = {*json_files.read_or_empty(folder / "added_tokens.json")}
-    added |= {token["content"] for token in listed}
-    if unknown := sorted(added - {*tokenizer.tokens}):
-        raise UserError(
-            f"{folder}: the vocabulary lacks added tokens, such as {unknown[0]!r}; "
-            f"bert_jax reads them from a {PIPELINE_FILE} only"
-        )
-    return tokenizer
+    return _with_added_tokens(tokenizer, folder, settings)
+
+
+def _with_added_tokens(
+    tokenizer: Tokenizer, folder: storage.Path, settings: Mapping[str, Any]
+) -> Tokenizer:
+    """Add the tokens that only other files of the folder list, as `transformers` does.
+
+    They are in the settings since `transformers` 4.34, and in `added_tokens.json`
+    before.
+    """
+    older = json_files.read_or_empty(folder / "added_tokens.json")
+    listed = {str(i): {"content": token} for token, i in older.items()}
+    listed |= settings.get("added_tokens_decoder", {})
+    pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
+    known = {token.content for token in pipeline.get_added_tokens_decoder().values()}
+    new = {i: token for i, token in listed.items() if token["content"] not in known}
+    for i in sorted(new, key=int):
+        token = tokenizers.AddedToken(**new[i])
+        pipeline.add_tokens([token])
+        if (got := pipeline.token_to_id(token.content)) != int(i):
+            raise UserError(
+                f"{folder}: the added token {token.content!r} has the id {i}; the "
+                f"vocabulary gives it {got}"
+            )
+    return tokenizer_lib.make(pipeline, tokenizer.settings()) if new else tokenizer
 
 
 def _read_settings(folder: storage.Path) -> dict[str, Any]:
