@@ -78,6 +78,11 @@ def extend(
     output_lib.check(output, local=True)
     model = lazy_checkpoint.read(checkpoint)
     tokenizer = model.metadata.tokenizer
+    if tokenizer.model_type != "WordPiece" or not tokenizer.steps()["pre_tokenizer"]:
+        raise UserError(
+            "words can be added to a WordPiece vocabulary with a pre-tokenizer only; "
+            f"{checkpoint} has a {tokenizer.model_type} vocabulary"
+        )
     texts = vocabulary.sample(source, sample_bytes)
     terminal.say(f"{checkpoint}: {tokenizer.vocab_size:,} tokens")
     found = find_words(tokenizer, texts, min_count)[:words]
@@ -143,16 +148,8 @@ def find_words(
     The most useful words save the most tokens: count times saved tokens per occurrence.
     Numbers and words that are too long for the tokenizer are left out, and so are words
     around an added token: it is cut out of the text before the text has words.
-
-    Raises:
-      UserError: The tokenizer is not a WordPiece tokenizer.
     """
     pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
-    if tokenizer.model_type != "WordPiece" or not pipeline.pre_tokenizer:
-        raise UserError(
-            "words can be added to a WordPiece vocabulary only, and the checkpoint has "
-            f"a {tokenizer.model_type} vocabulary"
-        )
     between_spaces: collections.Counter[str] = collections.Counter()
     for text in texts:
         between_spaces.update(text.split())

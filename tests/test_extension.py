@@ -3,6 +3,7 @@
 import collections
 
 import numpy as np
+import published
 import pytest
 import recipes
 import tokenizers
@@ -165,10 +166,12 @@ def test_pretraining_continues_with_the_new_words(pretrained, text_file, tmp_pat
 
 
 def test_unusable_vocabularies_texts_and_folders_are_refused(
-    pretrained, text, sentencepiece, tmp_path
+    pretrained, text, tmp_path
 ):
-    with pytest.raises(UserError, match="WordPiece vocabulary only, .* Unigram"):
-        extension.find_words(sentencepiece, [TEXT], 1)
+    xlnet = published.folder("xlnet_bare")
+    with pytest.raises(UserError, match="WordPiece vocabulary .* has a Unigram voc"):
+        # Before it reads the text.
+        extend(xlnet, tmp_path / "missing.txt", tmp_path / "a", words=5, min_count=1)
     with pytest.raises(UserError, match="no word that occurs 1000 times or more"):
         extend(pretrained, text, tmp_path / "a", words=5, min_count=1000)
     assert not (tmp_path / "a").exists()
