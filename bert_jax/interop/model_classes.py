@@ -71,8 +71,6 @@ _SEGMENTS = {
     SENTENCE_ORDER: "sentence_order",
     BARE: "next_sentence",  # has a pooler
 }
-# Purpose of a class with one head less, for families that lack the class itself.
-_FALLBACKS = {NEXT_SENTENCE: MASKED_LM, SENTENCE_ORDER: MASKED_LM}
 
 
 def purpose_of_arrays(
@@ -125,7 +123,7 @@ def spec_of_metadata(metadata: metadata_lib.Metadata) -> ModelSpec:
         if family.exports(metadata.encoder, purpose, metadata.tokenizer)
     ]
     encoder, refusals = metadata.encoder, {}
-    for each in (purpose, _FALLBACKS.get(purpose)):
+    for each in _with_fewer_heads(purpose, candidates[0]):
         for family in candidates:
             if each not in family.classes:
                 continue
@@ -144,6 +142,20 @@ def spec_of_metadata(metadata: metadata_lib.Metadata) -> ModelSpec:
         f"{title} of transformers has no class for {purpose} that computes the same "
         "as bert_jax; use this checkpoint with bert_jax only"
     )
+
+
+def _with_fewer_heads(purpose: str, family: Family) -> list[str]:
+    """Return a purpose, and those with fewer heads that an export falls back to.
+
+    A model that was pretrained for what its family has no class for is exported without
+    a head.
+    """
+    purposes = [purpose]
+    if purpose in (NEXT_SENTENCE, SENTENCE_ORDER):
+        purposes.append(MASKED_LM)
+    if purpose not in TASKS and family.classes.keys().isdisjoint(purposes):
+        purposes.append(BARE)
+    return purposes
 
 
 def _purpose(metadata: metadata_lib.Metadata) -> str:

@@ -112,8 +112,6 @@ DEBERTA = family.Family(
             is_named=True,
         ),
         family.BARE: ModelClass("DebertaV2Model", {}),
-        # The encoder alone, as there is no head.
-        family.REPLACED_TOKENS: ModelClass("DebertaV2Model", {}),
     },
     exports=lambda encoder, purpose, tokenizer: encoder.positions == "disentangled",
     fields={
