@@ -10,7 +10,6 @@ import sys
 import unicodedata
 
 import pytest
-from corpora import flipped
 
 from bert_jax import extension
 from bert_jax import tokenizer as tokenizer_lib
@@ -299,23 +298,33 @@ def test_damaged_tokenizers_are_refused(change, message, wordpiece, tmp_path):
             use(changed)
 
 
-# ---- former formats
+def test_damaged_sentencepiece_models_are_refused(documents):
+    model = vocabulary._sentencepiece_model(documents[:20], 300, True, True)
+    for damaged, message in ((b"", "empty"), (model[: len(model) // 2], "damaged")):
+        with pytest.raises(UserError, match=f"the SentencePiece model is {message}"):
+            sentencepiece_model.pipeline(damaged, True, True)
 
 
-def former(kind, model, **settings):
+# ---- the former format
+
+
+def former(model, **settings):
     """Return the text that earlier versions saved in checkpoints."""
-    values = {"kind": kind, "lower_case": True, "strip_accents": True, **settings}
+    values = {"kind": "wordpiece", "lower_case": True, "strip_accents": True}
+    values |= settings
     return json.dumps(values | {"model": base64.b64encode(model).decode()})
 
 
 def test_tokenizers_of_earlier_versions_are_read(wordpiece, tmp_path):
     model = "".join(f"{token}\n" for token in wordpiece.tokens).encode()
-    text = former("wordpiece", model)
+    text = former(model)
     read = tokenizer_lib.Tokenizer.loads(text)
     assert read == wordpiece and read.former_fingerprint
-    shorter = tokenizer_lib.Tokenizer.loads(former("wordpiece", model, longest_word=3))
+    shorter = tokenizer_lib.Tokenizer.loads(former(model, longest_word=3))
     assert shorter.encode("attribute") == [shorter.unk_id]
     assert shorter.former_fingerprint != read.former_fingerprint
+    with pytest.raises(UserError, match="saved it as 'byte_bpe'; only 'wordpiece' is"):
+        tokenizer_lib.Tokenizer.loads(former(model, kind="byte_bpe"))
     # A folder has the model in a file, and the fingerprint.
     values = {**json.loads(text), "fingerprint": read.former_fingerprint}
     del values["model"]
@@ -329,25 +338,11 @@ def test_tokenizers_of_earlier_versions_are_read(wordpiece, tmp_path):
         tokenizer_lib.Tokenizer.load(tmp_path)
 
 
-def test_former_sentencepiece_models_are_read(documents):
-    texts = documents[:20]
-    model = vocabulary._sentencepiece_model(texts, 300, True, True)
-    read = tokenizer_lib.Tokenizer.loads(former("sentencepiece", model))
-    learnt = vocabulary.train_sentencepiece(
-        texts, 300, lower_case=True, strip_accents=True
-    )
-    assert read == learnt
-    for damaged in (b"", model[: len(model) // 2], flipped(model, 999)):
-        text = former("sentencepiece", damaged, fingerprint=read.former_fingerprint)
-        with pytest.raises(UserError, match="the saved tokenizer is damaged: "):
-            tokenizer_lib.Tokenizer.loads(text)
-
-
 def test_the_corpus_of_an_earlier_version_keeps_its_tokenizer(corpus, tmp_path):
     """Its manifest has the former fingerprint."""
     folder = shutil.copytree(corpus.folder, tmp_path / "corpus")
     model = "".join(f"{token}\n" for token in corpus.tokenizer.tokens).encode()
-    values = json.loads(former("wordpiece", model))
+    values = json.loads(former(model))
     del values["model"]
     for path in (folder / "tokenizer").iterdir():
         path.unlink()

@@ -9,6 +9,7 @@ Special tokens are only made from ids. Text that contains the characters `[MASK]
 tokenised like any other text.
 """
 
+import base64
 import dataclasses
 import functools
 import hashlib
@@ -24,7 +25,7 @@ import tokenizers
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import (
-    former_formats,
+    pipelines,
     plain_text,
     special_tokens,
     token_texts,
@@ -63,7 +64,7 @@ class Tokenizer:
     # JSON of a `tokenizers.Tokenizer`, without truncation and padding.
     pipeline: str = dataclasses.field(repr=False)
     special_tokens: SpecialTokens
-    # Fingerprint of the same tokenizer in versions of bert_jax that had formats of
+    # Fingerprint of the same tokenizer in versions of bert_jax that had a format of
     # their own; "": none.
     former_fingerprint: str = dataclasses.field(default="", compare=False)
 
@@ -316,8 +317,9 @@ class Tokenizer:
         """Read the result of `dumps`."""
         try:
             values = json.loads(text)
-            if former_formats.is_former(values):
-                return _from_former(values, former_formats.saved_model(values))
+            if _is_former(values):
+                vocabulary = base64.b64decode(values["model"], validate=True)
+                return _from_former(values, vocabulary)
             tokenizer = make(values["pipeline"], values["settings"])
             if tokenizer.fingerprint != values["fingerprint"]:
                 raise ValueError("it has changed since it was saved")
@@ -358,8 +360,8 @@ class Tokenizer:
             )
         try:
             values = json.loads((folder / PIPELINE_FILE).read_text(encoding="utf-8"))
-            if former_formats.is_former(values):
-                return _from_former(values, former_formats.read_model(folder, values))
+            if _is_former(values):
+                return _from_former(values, (folder / "vocab.txt").read_bytes())
             fields: dict[str, Any] = {}
             for name in ("special_tokens_map.json", SETTINGS_FILE):
                 if (folder / name).exists():
@@ -405,11 +407,25 @@ def make(
     return Tokenizer(json.dumps(values), special)
 
 
-def _from_former(values: dict[str, Any], model: bytes) -> Tokenizer:
-    """Return the tokenizer of a former format."""
-    fingerprint = former_formats.fingerprint(values, model)
+def _is_former(values: Any) -> bool:
+    """Return whether the JSON of a tokenizer is in the format of earlier versions."""
+    return isinstance(values, dict) and "kind" in values
+
+
+def _from_former(settings: dict[str, Any], vocabulary: bytes) -> Tokenizer:
+    """Return the tokenizer of earlier versions: settings, and a `vocab.txt`."""
+    if settings["kind"] != "wordpiece":
+        raise ValueError(
+            f"an earlier version of bert_jax saved it as {settings['kind']!r}; only "
+            "'wordpiece' is still read"
+        )
+    values = [settings[name] for name in ("kind", "lower_case", "strip_accents")]
+    if (longest := settings.get("longest_word")) not in (None, pipelines.LONGEST_WORD):
+        values.append(longest)
+    content = json.dumps(values).encode() + b"\0" + vocabulary
+    fingerprint = hashlib.sha256(content).hexdigest()[:16]
     # The oldest versions did not save the fingerprint.
-    if values.get("fingerprint", fingerprint) != fingerprint:
-        raise ValueError("settings or model have changed since they were saved")
-    made = make(former_formats.pipeline(values, model))
+    if settings.get("fingerprint", fingerprint) != fingerprint:
+        raise ValueError("settings or vocabulary have changed since they were saved")
+    made = make(pipelines.wordpiece(pipelines.parse_wordpiece(vocabulary), *values[1:]))
     return dataclasses.replace(made, former_fingerprint=fingerprint)
