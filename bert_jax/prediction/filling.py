@@ -20,6 +20,7 @@ from bert_jax.objectives import Batch
 from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks import token_rows
+from bert_jax.tokenizer import unspaced
 from bert_jax.tokenizer.special_tokens import MASK
 
 _BATCH_BLANKS = 512  # in a batch, with logits of all tokens for each
@@ -87,12 +88,6 @@ class Blanks(MaskedTokens):
         return {"ids": ids, "probabilities": best}
 
 
-# Scripts without spaces between words, by the first word of a character's name.
-_UNSPACED = re.compile(
-    "CJK|IDEOGRAPHIC|HIRAGANA|(HALFWIDTH )?KATAKANA|THAI|LAO|KHMER|MYANMAR|TIBETAN"
-)
-
-
 def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
     """Return bool [vocab_size]: True for tokens that are whole words.
 
@@ -110,7 +105,7 @@ def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
             return tokenizer.tokens[token].endswith(suffix)
         return not tokenizer.continues_word[token] or (
             tokenizer.space_marker != ""
-            and all(_UNSPACED.match(unicodedata.name(char, "")) for char in text)
+            and all(unspaced.begins_unspaced(char.encode()) for char in text)
         )
 
     return np.array([consists_of_words(i) for i in range(tokenizer.vocab_size)])
