@@ -330,6 +330,19 @@ def test_parameters_without_a_class_are_ignored(tmp_path):
         saved.assert_came_back(tmp_path / name, kept)
 
 
+def test_a_pooler_that_no_head_reads_does_not_matter(tmp_path):
+    """ModernBERT's config has one, which only heads of tasks read."""
+    for name, pooler in (
+        ("default", config.PoolerConfig()),
+        ("tanh", config.PoolerConfig(activation="tanh", norm=True, per_token=True)),
+    ):
+        encoder = dataclasses.replace(MODERNBERT, pooler=pooler)
+        model, expected = native_model(masked_lm.MaskedLm(encoder, WITHOUT_PAIRS))
+        done = convert.export(model, str(tmp_path / name))
+        assert done.name == "ModernBertForMaskedLM"
+        saved.assert_came_back(tmp_path / name, expected)
+
+
 def test_the_card_describes_the_run(tmp_path):
     """Shape, schedule and the last evaluation up to the step."""
     run = tmp_path / "run"

@@ -208,11 +208,12 @@ def _architecture(config: config_lib.EncoderConfig, spec: ModelSpec) -> dict[str
         head["width"] = head["width"] or config.embedding_columns
         fields |= {f"prediction_head.{name}": head[name] for name in head}
     pooler = dataclasses.asdict(fields.pop("pooler"))
-    per_token = pooler.pop("per_token")
+    is_read = spec.purpose in POOLED
     if spec.purpose in (TAGGING, ANSWERING):
-        fields["pooler.per_token"] = per_token
+        is_read = fields["pooler.per_token"] = pooler["per_token"]
         del pooler["pooling"]
-    if per_token or spec.purpose in POOLED:
+    del pooler["per_token"]
+    if is_read:
         fields |= {f"pooler.{name}": pooler[name] for name in pooler}
     return fields
 
