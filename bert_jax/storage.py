@@ -56,10 +56,8 @@ class RemotePath:
             self._store.info(self.url)
         except FileNotFoundError:
             return False
-        # Errors of aiohttp, google.auth and gcsfs have no common base class.
         except Exception as error:
-            text = " ".join(str(error).split()) or type(error).__name__
-            raise error_class(error)(f"{self} cannot be reached: {text}") from error
+            raise _unreachable(self.url, error) from error
         return True
 
     def is_dir(self) -> bool:
@@ -219,9 +217,25 @@ def move_into_place(temporary: pathlib.Path, where: Path) -> None:
         temporary.unlink()
 
 
-def download(where: Path, local: pathlib.Path) -> None:
-    """Copy an object of a store to a local file."""
-    _store(where.url).get_file(where.url, str(local))
+def download(url: str, local: pathlib.Path) -> None:
+    """Copy an object of a store to a local file.
+
+    Raises:
+      OSError: The local disk is full or fails in another way.
+    """
+    try:
+        _store(url).get_file(url, str(local))
+    except Exception as error:
+        if disk_error(error):
+            raise
+        raise _unreachable(url, error) from error
+
+
+def _unreachable(url: str, error: Exception) -> UserError | Unavailable:
+    """Return the error of one line to raise for the error of a store."""
+    # Errors of aiohttp, google.auth and gcsfs have no common base class.
+    text = " ".join(str(error).split()) or type(error).__name__
+    return error_class(error)(f"{url} cannot be reached: {text}")
 
 
 # Parts of libraries' messages about transient failures.
@@ -382,11 +396,14 @@ def list_files(pattern: str) -> list[File]:
 def _listing(
     store: fsspec.AbstractFileSystem, pattern: str | os.PathLike
 ) -> list[File]:
-    scheme = os.fspath(pattern).partition("://")[0]
+    url = os.fspath(pattern)
+    scheme = url.partition("://")[0]
     try:
-        matched = store.glob(os.fspath(pattern), detail=True)
+        matched = store.glob(url, detail=True)
     except FileNotFoundError:  # the bucket is missing
         return []
+    except Exception as error:
+        raise _unreachable(url, error) from error
     return [
         File(f"{scheme}://{name.lstrip('/')}", about["size"], _checksum(about))
         for name, about in sorted(matched.items())

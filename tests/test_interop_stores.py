@@ -1,5 +1,6 @@
 """Checkpoints of other projects in object stores, read and written."""
 
+import errno
 import uuid
 
 import numpy as np
@@ -11,7 +12,7 @@ from fsspec.implementations import memory
 from fsspec.registry import _registry
 
 from bert_jax import prediction, storage
-from bert_jax.errors import UserError
+from bert_jax.errors import Unavailable, UserError
 from bert_jax.interop import checkpoints, convert
 
 
@@ -84,6 +85,42 @@ def test_messages_name_the_url(url, tmp_path):
     Gcs().pipe_file(f"{url}y/config.json", b'{"encoder": {}}')
     assert checkpoints.published(f"{url}y") is None
     assert checkpoints.published(f"{url}z") is None
+
+
+class HttpError(Exception):
+    """As in gcsfs, which gives no base class to its errors."""
+
+    code = 503
+
+
+UNREACHABLE = r".* cannot be reached: \w+$"
+DISK = "^cannot write to /.*: No space left on device; set TMPDIR to another folder$"
+
+
+@pytest.mark.parametrize(
+    ("request_name", "raised", "kind", "message"),
+    [
+        ("glob", TimeoutError("silence"), Unavailable, UNREACHABLE),
+        ("glob", HttpError("later\n"), Unavailable, UNREACHABLE),
+        ("glob", OSError("forbidden"), UserError, UNREACHABLE),
+        ("get_file", TimeoutError("silence"), Unavailable, UNREACHABLE),
+        ("get_file", HttpError("later\n"), Unavailable, UNREACHABLE),
+        ("get_file", OSError("forbidden"), UserError, UNREACHABLE),
+        ("get_file", OSError(errno.ENOSPC, "full"), UserError, DISK),
+    ],
+)
+def test_failures_of_a_store_and_of_the_disk_are_told_apart(
+    request_name, raised, kind, message, url, tmp_path, monkeypatch
+):
+    upload(published.write("classification", tmp_path / "published"), url)
+
+    def fail(*arguments, **settings):
+        raise raised
+
+    monkeypatch.setattr(Gcs, request_name, fail)
+    with pytest.raises(kind, match=message) as error:
+        checkpoints.published(url)
+    assert (url in str(error.value)) == (message == UNREACHABLE)
 
 
 def test_exports_to_a_store_have_the_same_files(url, tmp_path, monkeypatch):

@@ -113,8 +113,8 @@ def _read_remote(
 
 
 def _copy(file: storage.File, local: pathlib.Path) -> None:
-    with storage.writing(local.parent, "set TMPDIR to another folder"):
-        storage.download(storage.path(file.name), local)
+    with storage.writing(tempfile.gettempdir(), "set TMPDIR to another folder"):
+        storage.download(file.name, local)
 
 
 def find(path: str | os.PathLike) -> epath.Path:
