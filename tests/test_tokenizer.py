@@ -10,6 +10,7 @@ import sys
 import unicodedata
 
 import pytest
+import tokenizers
 
 from bert_jax import extension
 from bert_jax import tokenizer as tokenizer_lib
@@ -257,6 +258,18 @@ def test_a_repeated_token_has_its_last_id(tmp_path):
     extended, ids = extension.extend_tokenizer(tokenizer, ["cc"])
     assert extended.encode("aa bb cc") == [6, 7, *ids] == [6, 7, 8]
     assert "" not in extended.steps()["model"]["vocab"]
+
+
+def test_writing_a_vocabulary_leaves_the_tokenizer_as_it_is(tmp_path):
+    """In bert-base-uncased, accents are stripped because case is."""
+    pipeline = pipelines.wordpiece([*tokenizer_lib.SPECIAL_TOKENS, "a"], True, True)
+    pipeline.normalizer = tokenizers.normalizers.BertNormalizer(strip_accents=None)
+    tokenizer = tokenizer_lib.make(pipeline)
+    before = tokenizer.fingerprint, tokenizer.dumps()
+    vocabularies.write_wordpiece(tokenizer, tmp_path)
+    assert (tokenizer.fingerprint, tokenizer.dumps()) == before
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert settings == {"do_lower_case": True, "strip_accents": True}
 
 
 def test_a_vocabulary_with_added_tokens_has_no_vocab_txt(tmp_path):

@@ -357,7 +357,7 @@ def write_wordpiece(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
     strip_accents = lower_case if strip_accents is None else strip_accents
     bert = pipelines.wordpiece(SPECIAL_TOKENS, lower_case, strip_accents)
     expected = tokenizer_lib.make(bert).steps()
-    normaliser |= {"strip_accents": strip_accents}
+    normaliser = {**normaliser, "strip_accents": strip_accents}
     added = {token["content"] for token in steps["added_tokens"]}
     if (
         tokenizer.model_type != "WordPiece"
