@@ -71,7 +71,12 @@ class RemotePath:
         return io.BufferedReader(self._store.open(self.url, mode))
 
     def read_bytes(self) -> bytes:
-        return self._store.cat_file(self.url)
+        try:
+            return self._store.cat_file(self.url)
+        except OSError:
+            raise
+        except Exception as error:
+            raise _unreachable(self.url, error) from error
 
     def read_text(self, encoding: str) -> str:
         return self.read_bytes().decode(encoding)
