@@ -76,8 +76,8 @@ def extend(
         the folder cannot be written.
     """
     output_lib.check(output, local=True)
-    model = lazy_checkpoint.read(checkpoint)
-    tokenizer = model.metadata.tokenizer
+    original = lazy_checkpoint.read(checkpoint)
+    tokenizer = original.metadata.tokenizer
     if tokenizer.model_type != "WordPiece" or not tokenizer.steps()["pre_tokenizer"]:
         raise UserError(
             "words can be added to a WordPiece vocabulary with a pre-tokenizer only; "
@@ -94,9 +94,9 @@ def extend(
     before = sum(map(len, tokenizer.encode_batch(texts)))
     extended, ids = extend_tokenizer(tokenizer, [new.word for new in found])
     # A published encoder may have more rows than its vocabulary has tokens.
-    size = max(model.metadata.encoder.vocab_size, extended.vocab_size)
-    encoder = dataclasses.replace(model.metadata.encoder, vocab_size=size)
-    saved = dict(model.metadata.config)
+    size = max(original.metadata.encoder.vocab_size, extended.vocab_size)
+    encoder = dataclasses.replace(original.metadata.encoder, vocab_size=size)
+    saved = dict(original.metadata.config)
     if "encoder" in saved:
         saved["encoder"] = saved["encoder"] | {"vocab_size": size}
     rows = encoder.padded_vocab_size
@@ -104,13 +104,13 @@ def extend(
         path: _with_rows(array, found, ids, rows)
         if parameters.has_row_for_each_token(path)
         else array
-        for path, array in model.params.items()
+        for path, array in original.params.items()
     }
     metadata = dataclasses.replace(
-        model.metadata, encoder=encoder, tokenizer=extended, config=saved
+        original.metadata, encoder=encoder, tokenizer=extended, config=saved
     )
-    model = dataclasses.replace(model, params=params, metadata=metadata)
-    convert.write_native(model, output)
+    changed = dataclasses.replace(original, params=params, metadata=metadata)
+    convert.write_native(changed, output)
     after = sum(map(len, extended.encode_batch(texts)))
     return ExtensionResult(
         words=found,

@@ -69,7 +69,7 @@ def native_model(objective, settings=None, tokenizer=None, run=None, scale=1):
         path: safetensors.LazyArray(value.shape, lambda value=value: value)
         for path, value in params.items()
     }
-    return lazy_checkpoint.Model("run", about, stored), params
+    return lazy_checkpoint.LazyCheckpoint("run", about, stored), params
 
 
 def assert_came_back(folder, expected):

@@ -223,7 +223,7 @@ def test_fewer_layers_than_a_period_are_exported():
     encoder = dataclasses.replace(MODERNBERT, num_layers=2, global_layer_every=3)
     made = masked_lm.MaskedLm(encoder, WITHOUT_PAIRS)
     about = metadata_lib.of_run(run_of(made), made, TOKENIZER)
-    model = lazy_checkpoint.Model("run", about, {})
+    model = lazy_checkpoint.LazyCheckpoint("run", about, {})
     assert lazy_checkpoint.spec_of(model).name == "ModernBertForMaskedLM"
 
 
@@ -410,7 +410,7 @@ def test_encoders_that_no_class_computes_are_refused():
     ):
         made = objective(dataclasses.replace(TINY, **settings))
         about = metadata_lib.of_run(run_of(made), made, TOKENIZER)
-        model = lazy_checkpoint.Model("run", about, {})
+        model = lazy_checkpoint.LazyCheckpoint("run", about, {})
         with pytest.raises(UserError, match=f"run cannot be exported: .*{message}"):
             lazy_checkpoint.spec_of(model)
 
@@ -421,7 +421,7 @@ def test_an_objective_without_a_class_is_exported_as_the_bare_encoder():
         toy_objective.Replaced(TINY, toy_objective.ReplacedConfig()),
         TOKENIZER,
     )
-    spec = lazy_checkpoint.spec_of(lazy_checkpoint.Model("run", about, {}))
+    spec = lazy_checkpoint.spec_of(lazy_checkpoint.LazyCheckpoint("run", about, {}))
     assert spec.name == "BertModel"
 
 

@@ -129,7 +129,7 @@ def test_transformers_reads_both_halves_of_an_electra(tmp_path):
             path = path.replace("mlm_head/", "generator_head/")
             params[path.replace("encoder/", "generator/")] = array
     out = str(tmp_path / "out")
-    convert.export(lazy_checkpoint.Model("run", about, params), out)
+    convert.export(lazy_checkpoint.LazyCheckpoint("run", about, params), out)
     for name, model in (
         ("discriminator", transformers.AutoModelForPreTraining.from_pretrained(out)),
         (

@@ -25,9 +25,9 @@ from bert_jax.interop import (
 from bert_jax.interop.families import BERT
 from bert_jax.interop.families.family import BARE
 from bert_jax.interop.huggingface import ModelSpec
-from bert_jax.interop.lazy_checkpoint import Model
+from bert_jax.interop.lazy_checkpoint import LazyCheckpoint
 from bert_jax.model import parameters
-from bert_jax.training import checkpoint
+from bert_jax.training import checkpoint as checkpoint_lib
 
 # Subfolder of an exported ELECTRA for its generator.
 GENERATOR = "generator"
@@ -64,22 +64,24 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
     return export(lazy_checkpoint.read(source), folder, to)
 
 
-def export(model: Model, folder: str, to: str = "") -> Converted:
+def export(checkpoint: LazyCheckpoint, folder: str, to: str = "") -> Converted:
     """Convert a checkpoint that is open; see `convert`."""
     new = output.check(folder)
-    to = to or ("native" if model.spec else "huggingface")
-    spec = model.spec if to == "native" else lazy_checkpoint.spec_of(model)
+    to = to or ("native" if checkpoint.spec else "huggingface")
+    spec = checkpoint.spec if to == "native" else lazy_checkpoint.spec_of(checkpoint)
     if to == "native":
-        paths = set(model.params)
-        written, kept = write_native(model, folder), paths
+        paths = set(checkpoint.params)
+        written, kept = write_native(checkpoint, folder), paths
     else:
-        generator = lazy_checkpoint.generator(model) if to == "huggingface" else None
-        model = lazy_checkpoint.with_summed_embeddings(model)
-        paths = set(model.params)
+        generator = (
+            lazy_checkpoint.generator(checkpoint) if to == "huggingface" else None
+        )
+        checkpoint = lazy_checkpoint.with_summed_embeddings(checkpoint)
+        paths = set(checkpoint.params)
         kept = {path for path in paths if huggingface.has_parameter(path, spec)}
         write = _huggingface if to == "huggingface" else _tensorflow
         with output.complete_or_not_at_all(new, _LAST[to]) as temporary:
-            written = write(model, spec, temporary)
+            written = write(checkpoint, spec, temporary)
             if generator:
                 (temporary / GENERATOR).mkdir()
                 names = write(
@@ -89,7 +91,7 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
                 )
                 written += [f"{GENERATOR}/{name}" for name in names]
                 kept |= set(filter(lazy_checkpoint.is_of_generator, paths))
-    ignored = [*sorted(paths - kept), *model.ignored]
+    ignored = [*sorted(paths - kept), *checkpoint.ignored]
     if not spec:
         return Converted("", written, [], ignored)
     missing = [
@@ -101,13 +103,13 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
 
 
 def _arrays(
-    model: Model, spec: ModelSpec, *, as_zeros: bool = False
+    checkpoint: LazyCheckpoint, spec: ModelSpec, *, as_zeros: bool = False
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield names and arrays. Memory holds the parameters of one array at a time.
 
     With `as_zeros`, parameters are not read: the arrays have their shapes only.
     """
-    params = huggingface.zeros_by_default(spec) | model.params
+    params = huggingface.zeros_by_default(spec) | checkpoint.params
 
     def read(path):
         shape, read_array = params[path]
@@ -121,49 +123,53 @@ def _arrays(
             yield repeated[name], array
 
 
-def _huggingface(model: Model, spec: ModelSpec, folder: pathlib.Path) -> list[str]:
+def _huggingface(
+    checkpoint: LazyCheckpoint, spec: ModelSpec, folder: pathlib.Path
+) -> list[str]:
     is_bare = spec.name == spec.family.classes[BARE].name
     prefix = spec.family.prefix if is_bare else ""
-    shapes = {name: x.shape for name, x in _arrays(model, spec, as_zeros=True)}
+    shapes = {name: x.shape for name, x in _arrays(checkpoint, spec, as_zeros=True)}
     types = {
         name.removeprefix(prefix): jax.ShapeDtypeStruct(shape, np.float32)
         for name, shape in sorted(shapes.items())
     }
-    arrays = ((n.removeprefix(prefix), array) for n, array in _arrays(model, spec))
+    arrays = ((n.removeprefix(prefix), array) for n, array in _arrays(checkpoint, spec))
     values = {
         "architectures": [spec.name],
         **configs.to_huggingface(spec),
         # EuroBERT's default is the id of its published vocabulary.
-        "mask_token_id": model.metadata.tokenizer.mask_id,
-        **model_classes.labels(model.metadata),
+        "mask_token_id": checkpoint.metadata.tokenizer.mask_id,
+        **model_classes.labels(checkpoint.metadata),
     }
     safetensors.write(folder / huggingface_folder.ARRAYS, types, arrays)
     json_files.write(folder / huggingface_folder.CONFIG, values)
     vocabularies.write(
-        model.metadata.tokenizer,
+        checkpoint.metadata.tokenizer,
         folder,
         spec.encoder,
         cls_is_last=spec.family.cls_is_last,
     )
-    text = card.text(model.source, model.metadata, spec)
+    text = card.text(checkpoint.source, checkpoint.metadata, spec)
     (folder / "README.md").write_text(text, encoding="utf-8")
     return list(types)
 
 
-def _tensorflow(model: Model, spec: ModelSpec, folder: pathlib.Path) -> list[str]:
+def _tensorflow(
+    checkpoint: LazyCheckpoint, spec: ModelSpec, folder: pathlib.Path
+) -> list[str]:
     if spec.family is not BERT or spec.purpose not in tensorflow.PURPOSES:
         raise UserError(
-            f"{model.source} corresponds to {spec.name}, which google-research/bert "
-            "does not have; convert --to=huggingface"
+            f"{checkpoint.source} corresponds to {spec.name}, which "
+            "google-research/bert does not have; convert --to=huggingface"
         )
-    vocabularies.write_wordpiece(model.metadata.tokenizer, folder)
+    vocabularies.write_wordpiece(checkpoint.metadata.tokenizer, folder)
     values = configs.to_tensorflow(spec.encoder)
-    names = tensorflow.write(_arrays(model, spec), folder)
+    names = tensorflow.write(_arrays(checkpoint, spec), folder)
     json_files.write(folder / json_files.GOOGLE_CONFIG, values)
     return names
 
 
-def write_native(model: Model, folder: str) -> list[str]:
+def write_native(checkpoint: LazyCheckpoint, folder: str) -> list[str]:
     """Write a native checkpoint, and return the paths of its parameters.
 
     The folder appears when it is complete.
@@ -171,17 +177,17 @@ def write_native(model: Model, folder: str) -> list[str]:
     Raises:
       UserError: The folder cannot be written.
     """
-    new, paths = output.check(folder, local=True), sorted(model.params)
+    new, arrays = output.check(folder, local=True), checkpoint.params
     with output.complete_or_not_at_all(new, "") as temporary:
         # One at a time, because each is in memory twice while it is copied; the largest
         # first, while memory is still empty.
         params = {
-            path: jax.block_until_ready(jax.device_put(model.params[path].read()))
-            for path in sorted(paths, key=lambda p: -math.prod(model.params[p].shape))
+            path: jax.block_until_ready(jax.device_put(arrays[path].read()))
+            for path in sorted(arrays, key=lambda p: -math.prod(arrays[p].shape))
         }
-        checkpoint.save_parameters(
-            temporary / "checkpoints", parameters.unflatten(params), model.metadata
+        checkpoint_lib.save_parameters(
+            temporary / "checkpoints", parameters.unflatten(params), checkpoint.metadata
         )
         # For run.build_corpus, if pretraining continues on new text.
-        model.metadata.tokenizer.save(temporary / "tokenizer")
-    return paths
+        checkpoint.metadata.tokenizer.save(temporary / "tokenizer")
+    return sorted(arrays)

@@ -19,7 +19,7 @@ _GENERATOR = {"generator_head/": "mlm_head/", "generator/": "encoder/"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
+class LazyCheckpoint:
     """A checkpoint of any format."""
 
     source: str  # workdir, checkpoint or folder
@@ -30,7 +30,7 @@ class Model:
     spec: huggingface.ModelSpec | None = None  # if it is a published checkpoint
 
 
-def read(source: str) -> Model:
+def read(source: str) -> LazyCheckpoint:
     """Open a checkpoint.
 
     Raises:
@@ -43,14 +43,14 @@ def read(source: str) -> Model:
         }
         used = {name for path in params for name in huggingface.names(path, other.spec)}
         unused = (*sorted(other.arrays.keys() - used), *other.ignored)
-        return Model(other.source, other.metadata, params, unused, other.spec)
+        return LazyCheckpoint(other.source, other.metadata, params, unused, other.spec)
     where = restore.find(source)
     metadata = restore.read_metadata(where)
     params = {
         path: LazyArray(tuple(leaf.shape), functools.partial(_parameter, where, path))
         for path, leaf in sorted(restore.shapes(where).items())
     }
-    return Model(str(where), metadata, params)
+    return LazyCheckpoint(str(where), metadata, params)
 
 
 def _parameter(where: epath.Path, path: str) -> np.ndarray:
@@ -62,16 +62,16 @@ def _parameter(where: epath.Path, path: str) -> np.ndarray:
     return np.asarray(restore.load_params(where, shapes).params[path])
 
 
-def with_summed_embeddings(model: Model) -> Model:
+def with_summed_embeddings(checkpoint: LazyCheckpoint) -> LazyCheckpoint:
     """Return a checkpoint with the encoder's embeddings in place of differences."""
-    params = dict(model.params)
-    for path, shared in model.params.items():
+    params = dict(checkpoint.params)
+    for path, shared in checkpoint.params.items():
         difference = params.pop(parameters.embedding_difference_path(path), None)
         if difference:
             params[path] = LazyArray(
                 shared.shape, lambda a=shared, b=difference: a.read() + b.read()
             )
-    return dataclasses.replace(model, params=params)
+    return dataclasses.replace(checkpoint, params=params)
 
 
 def is_of_generator(path: str) -> bool:
@@ -79,30 +79,30 @@ def is_of_generator(path: str) -> bool:
     return path.startswith(tuple(_GENERATOR))
 
 
-def generator(model: Model) -> Model | None:
+def generator(checkpoint: LazyCheckpoint) -> LazyCheckpoint | None:
     """Return the generator of an ELECTRA, as a masked language model.
 
     The result is None if there is no generator, or no class of `transformers` for it.
     """
-    if not any(map(is_of_generator, model.params)):
+    if not any(map(is_of_generator, checkpoint.params)):
         return None
     objective = config_lib.from_dict(
-        config_lib.ReplacedTokensConfig, model.metadata.config["objective"]
+        config_lib.ReplacedTokensConfig, checkpoint.metadata.config["objective"]
     )
     masked_lm = config_lib.MaskedLmConfig(segments=objective.segments)
     shared = {"encoder/embeddings/": "encoder/embeddings/"}
     params = {
         path.replace(prefix, new_prefix, 1): value
-        for path, value in model.params.items()
+        for path, value in checkpoint.params.items()
         for prefix, new_prefix in (shared | _GENERATOR).items()
         if path.startswith(prefix)
     }
     metadata = dataclasses.replace(
-        model.metadata,
+        checkpoint.metadata,
         config={"kind": "pretraining", "objective": config_lib.to_dict(masked_lm)},
-        encoder=objective.generator(model.metadata.encoder),
+        encoder=objective.generator(checkpoint.metadata.encoder),
     )
-    generator = Model(model.source, metadata, params)
+    generator = LazyCheckpoint(checkpoint.source, metadata, params)
     try:
         spec_of(generator)
     except UserError:
@@ -110,13 +110,13 @@ def generator(model: Model) -> Model | None:
     return generator
 
 
-def spec_of(model: Model) -> huggingface.ModelSpec:
+def spec_of(checkpoint: LazyCheckpoint) -> huggingface.ModelSpec:
     """Return the class of `transformers` that a checkpoint is exported as.
 
     Raises:
       UserError: No class computes the same.
     """
     try:
-        return model_classes.spec_of_metadata(model.metadata)
+        return model_classes.spec_of_metadata(checkpoint.metadata)
     except UserError as error:
-        raise UserError(f"{model.source} cannot be exported: {error}") from error
+        raise UserError(f"{checkpoint.source} cannot be exported: {error}") from error
