@@ -185,13 +185,6 @@ def encode(encoder, params, inputs):
     return model.apply(given, inputs, method=both)
 
 
-def to_state(params, spec):
-    """The arrays of a tree of parameters, or of their gradients, by name."""
-    by_path = parameters.flatten(params)
-    paths = [path for path in by_path if huggingface.has_parameter(path, spec)]
-    return dict(huggingface.to_arrays(paths, lambda p: np.asarray(by_path[p]), spec))
-
-
 def from_state(state, template, spec):
     """A tree of parameters like the template, from arrays by name."""
 

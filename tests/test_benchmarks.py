@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import dataclasses
 import json
 import os
 import runpy
@@ -11,8 +12,11 @@ import time
 
 import finetune_table
 import finetune_vs_huggingface
+import flax.linen as nn
 import glue_files
 import interleaved_timing as timing
+import jax
+import numpy as np
 import pytest
 from commands import ROOT
 
@@ -91,6 +95,18 @@ def test_unknown_tasks_are_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         finetune_table.main()
     assert "--tasks: unknown SST2; there are CoLA, SST-2" in capsys.readouterr().err
+
+
+def test_the_models_whose_losses_are_compared_begin_with_the_same_parameters():
+    pytest.importorskip("torch")
+    import loss_vs_huggingface
+
+    encoder = dataclasses.replace(loss_vs_huggingface.ENCODER, num_layers=1)
+    objective = loss_vs_huggingface.make_objective("tags", encoder)
+    params = nn.unbox(objective.init(jax.random.key(0)))
+    model = loss_vs_huggingface.huggingface_model("tags", encoder, params)
+    kernel = model.classifier.weight.detach().numpy()
+    assert np.array_equal(kernel.T, params["tagger"]["kernel"])
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from toy import assert_close
 
 from bert_jax import config
-from bert_jax.interop import checkpoints
+from bert_jax.interop import checkpoints, huggingface
 from bert_jax.interop.families import family
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import (
@@ -143,7 +143,7 @@ def assert_gradients_agree(got, spec, expected):
     Some are rounding errors only, such as those of biases that shift all logits of a
     softmax.
     """
-    got = published.to_state(got, spec)
+    got = huggingface.state_dict(got, spec)
     assert got.keys() == expected.keys()
     largest = max(np.abs(value).max() for value in expected.values())
     for name, gradient in expected.items():

@@ -74,7 +74,7 @@ def inputs():
 
 
 def assert_same_gradients(got, prefix):
-    got, expected = published.to_state(got, SPEC), with_prefix(prefix)
+    got, expected = huggingface.state_dict(got, SPEC), with_prefix(prefix)
     assert expected.keys() <= got.keys()
     for name, value in expected.items():
         assert_close(got[name], value, 1e-5)

@@ -8,6 +8,7 @@ one array, such as query, key and value in ModernBERT's `Wqkv`.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -248,3 +249,10 @@ def to_parameter(
     for view, array in zip(_views(path, value, spec), arrays, strict=True):
         view[...] = np.split(array, len(together))[together.index(path)][skipped:]
     return value
+
+
+def state_dict(params: Any, spec: ModelSpec) -> dict[str, np.ndarray]:
+    """Convert a tree of parameters, or of their gradients, to a state dict."""
+    by_path = parameters.flatten(params)
+    paths = [path for path in by_path if has_parameter(path, spec)]
+    return dict(to_arrays(paths, lambda path: np.asarray(by_path[path]), spec))
