@@ -336,8 +336,17 @@ def test_tokenizers_of_earlier_versions_are_read(wordpiece, tmp_path):
     shorter = tokenizer_lib.Tokenizer.loads(former(model, longest_word=3))
     assert shorter.encode("attribute") == [shorter.unk_id]
     assert shorter.former_fingerprint != read.former_fingerprint
-    with pytest.raises(UserError, match="saved it as 'byte_bpe'; only 'wordpiece' is"):
-        tokenizer_lib.Tokenizer.loads(former(model, kind="byte_bpe"))
+    other = former(model, kind="byte_bpe")
+    # Its folder has no vocab.txt.
+    (tmp_path / "tokenizer.json").write_text(other)
+    for use, given in (
+        (tokenizer_lib.Tokenizer.loads, other),
+        (tokenizer_lib.Tokenizer.load, tmp_path),
+    ):
+        with pytest.raises(
+            UserError, match="cannot be used: .* it as 'byte_bpe'; only 'wordpiece' is"
+        ):
+            use(given)
     # A folder has the model in a file, and the fingerprint.
     values = {**json.loads(text), "fingerprint": read.former_fingerprint}
     del values["model"]

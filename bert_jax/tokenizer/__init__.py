@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -318,14 +318,15 @@ class Tokenizer:
         try:
             values = json.loads(text)
             if _is_former(values):
-                vocabulary = base64.b64decode(values["model"], validate=True)
-                return _from_former(values, vocabulary)
+                return _from_former(
+                    values, lambda: base64.b64decode(values["model"], validate=True)
+                )
             tokenizer = make(values["pipeline"], values["settings"])
             if tokenizer.fingerprint != values["fingerprint"]:
                 raise ValueError("it has changed since it was saved")
             return tokenizer
         except _DAMAGE as error:
-            raise UserError(f"the saved tokenizer is damaged: {error}") from error
+            raise UserError(f"the saved tokenizer cannot be used: {error}") from error
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write the tokenizer's files, and create the folder if needed."""
@@ -361,7 +362,7 @@ class Tokenizer:
         try:
             values = json.loads((folder / PIPELINE_FILE).read_text(encoding="utf-8"))
             if _is_former(values):
-                return _from_former(values, (folder / "vocab.txt").read_bytes())
+                return _from_former(values, (folder / "vocab.txt").read_bytes)
             fields: dict[str, Any] = {}
             for name in ("special_tokens_map.json", SETTINGS_FILE):
                 if (folder / name).exists():
@@ -412,13 +413,16 @@ def _is_former(values: Any) -> bool:
     return isinstance(values, dict) and "kind" in values
 
 
-def _from_former(settings: dict[str, Any], vocabulary: bytes) -> Tokenizer:
+def _from_former(
+    settings: dict[str, Any], read_vocabulary: Callable[[], bytes]
+) -> Tokenizer:
     """Return the tokenizer of earlier versions: settings, and a `vocab.txt`."""
     if settings["kind"] != "wordpiece":
         raise ValueError(
             f"an earlier version of bert_jax saved it as {settings['kind']!r}; only "
             "'wordpiece' is still read"
         )
+    vocabulary = read_vocabulary()
     values = [settings[name] for name in ("kind", "lower_case", "strip_accents")]
     if (longest := settings.get("longest_word")) not in (None, pipelines.LONGEST_WORD):
         values.append(longest)
