@@ -323,6 +323,10 @@ def test_vocabularies_that_do_not_fit_are_refused(folder):
     (source / "vocab.txt").write_text("\n".join(tokens))
     checkpoints.find(source)
     settings = source / "tokenizer_config.json"
+    for damaged in ([], {"40": "covid"}, {"40": {"id": 40}}, {"?": {"content": "a"}}):
+        edit(settings, added_tokens_decoder=damaged)
+        refused(source, "added tokens cannot be used: ")
+    edit(settings, added_tokens_decoder={})
     edit(settings, tokenizer_class="BertJapaneseTokenizer")
     refused(source, "tokenizer_class 'BertJapaneseTokenizer' splits texts in its own")
     edit(settings, tokenize_chinese_chars=False, tokenizer_class="BertTokenizer")

@@ -103,15 +103,24 @@ def _with_added_tokens(
     before.
     """
     older = json_files.read_or_empty(folder / "added_tokens.json")
-    listed = {str(i): {"content": token} for token, i in older.items()}
-    listed |= settings.get("added_tokens_decoder", {})
     pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
     known = {token.content for token in pipeline.get_added_tokens_decoder().values()}
-    new = {i: token for i, token in listed.items() if token["content"] not in known}
-    for i in sorted(new, key=int):
-        token = tokenizers.AddedToken(**new[i])
+    try:
+        listed = {int(i): {"content": token} for token, i in older.items()}
+        for i, token in settings.get("added_tokens_decoder", {}).items():
+            listed[int(i)] = token
+        new = {
+            i: tokenizers.AddedToken(**listed[i])
+            for i in sorted(listed)
+            if listed[i]["content"] not in known
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder}: the added tokens cannot be used: {error!r}"
+        ) from error
+    for i, token in new.items():
         pipeline.add_tokens([token])
-        if (got := pipeline.token_to_id(token.content)) != int(i):
+        if (got := pipeline.token_to_id(token.content)) != i:
             raise UserError(
                 f"{folder}: the added token {token.content!r} has the id {i}; the "
                 f"vocabulary gives it {got}"
