@@ -22,8 +22,8 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
     """Yield the lines of a file, each after its place, such as "a.txt, line 3".
 
     Args:
-      name: Path or URL, of a plain file or one that ends in .gz or .zst; "-" for
-        standard input.
+      name: Path or URL of a file, plain or with one of `file_kinds.COMPRESSIONS` at
+        the end of its name; "-" for standard input.
 
     Raises:
       UserError: The file cannot be read, has no lines, or a line is not UTF-8.

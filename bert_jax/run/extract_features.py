@@ -19,7 +19,9 @@ from bert_jax.run import command_line
 def define_flags() -> None:
     command_line.define_checkpoint("run")
     flags.DEFINE_string(
-        "input", "", "File of texts, plain, .gz or .zst, local or gs://; - reads stdin."
+        "input",
+        "",
+        "File of texts, plain, .gz, .bz2, .xz or .zst, local or gs://; - reads stdin.",
     )
     flags.DEFINE_string("output", "", "File that ends in .jsonl, .npz or .parquet.")
     flags.DEFINE_string("text_a", "", "Column with the texts, if the input is TSV.")

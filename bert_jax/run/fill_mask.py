@@ -9,7 +9,7 @@ With --next, print the probability that this text follows each of the given text
       'The man went to the store.' --next='He bought a gallon of milk.'
 
 Models with RoBERTa's vocabulary accept `<mask>` too. A text may have several blanks.
---file has one text per line (plain, .gz, .zst).
+--file has one text per line (plain, .gz, .bz2, .xz, .zst).
 """
 
 import itertools

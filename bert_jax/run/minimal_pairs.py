@@ -17,7 +17,9 @@ from bert_jax.run import command_line
 
 def define_flags() -> None:
     command_line.define_checkpoint("pretraining run")
-    flags.DEFINE_string("file", "", "File of JSON lines, plain, .gz or .zst.")
+    flags.DEFINE_string(
+        "file", "", "File of JSON lines, plain, .gz, .bz2, .xz or .zst."
+    )
     flags.DEFINE_string("output", "", "Folder to write; by default, only print.")
     flags.DEFINE_string(
         "group_by",

@@ -112,8 +112,8 @@ def read(name: str, folder: str) -> ExampleSets:
         if path is None:
             if labelled:
                 raise UserError(
-                    f"neither {folders[0]} nor {above} has {file}.tsv or "
-                    f"{file}.tsv.gz; task.folder must be {advice}"
+                    f"neither {folders[0]} nor {above} has {file}.tsv, "
+                    f"plain or compressed; task.folder must be {advice}"
                 )
             return []
         found, incomplete = _examples(task, title, path, labelled=labelled)
