@@ -201,7 +201,7 @@ def test_profile_cache_and_shares_of_time(corpus, tmp_path, capsys, monkeypatch)
         said = capsys.readouterr().err
         pretraining.pretrain(asked, str(folder))
         end = asked.total_steps
-        line = f"loop.profile_step=4: no profile, as the run resumes after step {end}"
+        line = f"4: this start makes no profile, because it resumes after step {end}"
         assert line in capsys.readouterr().err and line not in said
     finally:
         jax.config.update("jax_compilation_cache_dir", before)

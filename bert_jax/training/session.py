@@ -129,8 +129,8 @@ def train(
         step = int(state.step)
         if 0 < run.config.loop.profile_step <= step:
             processes.say(
-                f"loop.profile_step={run.config.loop.profile_step}: no profile, as the "
-                f"run resumes after step {step}"
+                f"loop.profile_step={run.config.loop.profile_step}: this start makes "
+                f"no profile, because it resumes after step {step}"
             )
         if processes.is_main():
             _continue_account(saver, step)
