@@ -78,10 +78,12 @@ def extend(
     output_lib.check(output, local=True)
     original = lazy_checkpoint.read(checkpoint)
     tokenizer = original.metadata.tokenizer
-    if tokenizer.model_type != "WordPiece" or not tokenizer.steps()["pre_tokenizer"]:
+    has_words = bool(tokenizer.steps()["pre_tokenizer"])
+    if tokenizer.model_type != "WordPiece" or not has_words:
         raise UserError(
             "words can be added to a WordPiece vocabulary with a pre-tokenizer only; "
             f"{checkpoint} has a {tokenizer.model_type} vocabulary"
+            + ("" if has_words else " and no pre-tokenizer")
         )
     texts = vocabulary.sample(source, sample_bytes)
     terminal.say(f"{checkpoint}: {tokenizer.vocab_size:,} tokens")

@@ -1,6 +1,8 @@
 """Vocabularies and checkpoints extended by the words of a new text."""
 
 import collections
+import dataclasses
+import json
 
 import numpy as np
 import published
@@ -166,12 +168,21 @@ def test_pretraining_continues_with_the_new_words(pretrained, text_file, tmp_pat
 
 
 def test_unusable_vocabularies_texts_and_folders_are_refused(
-    pretrained, text, tmp_path
+    pretrained, text, tmp_path, monkeypatch
 ):
     xlnet = published.folder("xlnet_bare")
     with pytest.raises(UserError, match="WordPiece vocabulary .* has a Unigram voc"):
         # Before it reads the text.
         extend(xlnet, tmp_path / "missing.txt", tmp_path / "a", words=5, min_count=1)
+    opened = lazy_checkpoint.read(pretrained)
+    values = json.loads(opened.metadata.tokenizer.pipeline) | {"pre_tokenizer": None}
+    tokenizer = tokenizer_lib.make(values)
+    metadata = dataclasses.replace(opened.metadata, tokenizer=tokenizer)
+    with monkeypatch.context() as patch:
+        changed = dataclasses.replace(opened, metadata=metadata)
+        patch.setattr(lazy_checkpoint, "read", lambda source: changed)
+        with pytest.raises(UserError, match="a WordPiece vocabulary and no pre-token"):
+            extend(pretrained, text, tmp_path / "a", words=5, min_count=1)
     with pytest.raises(UserError, match="no word that occurs 1000 times or more"):
         extend(pretrained, text, tmp_path / "a", words=5, min_count=1000)
     assert not (tmp_path / "a").exists()
