@@ -149,7 +149,11 @@ def test_json_lines(answer, index, tmp_path):
             '{"question": "x", "choices": ["a", "b"], "answer": null}',
             "line 1: there is no answer",
         ),
-        ("a.csv", "AnswerKey,question,subject,category\n", "not .* give those in JSON"),
+        (
+            "a.csv",
+            "AnswerKey,question,subject,category\n",
+            "not .* give its JSON lines",
+        ),
     ],
 )
 def test_invalid_files_are_refused(name, text, message, tmp_path):

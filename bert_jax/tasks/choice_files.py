@@ -158,7 +158,7 @@ def _read_arc(
         if key and not re.fullmatch("[A-Z]|[1-9]", key):
             raise UserError(
                 f"{where}: the last field is {task_files.shorten(key)}, not the letter "
-                "of the correct answer; of AI2's files, give those in JSON lines"
+                "of the correct answer; if this is AI2's CSV, give its JSON lines"
             )
         choices = {i: cell for i, cell in enumerate(cells) if cell.strip()}
         asked = {"question": question, "choices": list(choices.values())}
