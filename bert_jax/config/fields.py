@@ -1,4 +1,4 @@
-"""Fields of configs: their declaration, and functions of any config.
+"""Declaration of the fields of configs, and functions that take any config.
 
 A config is a tree of frozen dataclasses. This module knows none of them by name. It
 converts configs to `ml_collections.ConfigDict`s for recipes and the command line, to
@@ -46,8 +46,8 @@ def field(
 ) -> Any:
     """Declare a field of a config.
 
-    A field without `field` has no limits, except that numbers are finite and
-    integers fit 32 bits.
+    A field that is declared without this function has no limits, except that numbers
+    are finite and integers fit 32 bits.
 
     The fields of a model's config have three roles. `free` fields say how the model is
     computed, and `regularisation` fields how it is initialised and regularised; all
