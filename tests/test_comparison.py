@@ -75,7 +75,7 @@ def test_the_picture_has_the_curves_of_all(workdirs):
     runs = {run.name: run.records for run in comparison.read(workdirs)}
     (axis,) = curves.compare(runs).axes
     assert axis.get_ylabel() == "masked tokens, loss (nats)"
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == list(runs)
+    assert legend(axis) == [*runs, "training", "held out"]
     drawn = [line.get_xydata().tolist() for line in axis.lines if len(line.get_xdata())]
     assert drawn == [[[1, 9.0], [2, 8.0]], [[2, 8.5]], [[1, 7.25]]]
     with pytest.raises(UserError, match="one have no losses or accuracies to plot"):
@@ -165,9 +165,10 @@ def test_picture_and_table_of_several_runs_have_all_baselines():
         line.get_ydata()[0] for line in loss.lines if list(line.get_xdata()) == [0, 1]
     ]
     assert sorted(heights) == [5.7, 5.8, 6.3, 6.4]
-    assert legend(loss) == ["a", "b", "without context", "unigram entropy"]
-    assert legend(accuracy) == ["a", "b", "without context"]
-    assert legend(nsp) == ["a", "b"]
+    shown = ["a", "b", "training", "held out"]
+    assert legend(loss) == [*shown, "without context", "unigram entropy"]
+    assert legend(accuracy) == [*shown, "without context"]
+    assert legend(nsp) == shown
     compared = [comparison.ComparedRun(name, {}, r) for name, r in runs.items()]
     lines = [line.split() for line in comparison.table(compared).splitlines()]
     assert ["held", "out,", "unigram_entropy", "6.4", "6.3"] in lines

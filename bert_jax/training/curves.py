@@ -20,6 +20,8 @@ _PANELS = (
     ("sequences a second", "sequences_per_sec"),
 )
 _COLORS = tuple(f"C{i}" for i in range(10))  # matplotlib's
+# Lines of each split in a comparison of runs.
+_SPLIT_STYLES = {"train": {"alpha": 0.4}, "eval": {"marker": "."}}
 # Labels of the baselines of a metric.
 _UNIGRAM_ENTROPY, _WITHOUT_CONTEXT = "unigram entropy", "without context"
 # Labels by the first part of the name of a metric.
@@ -83,7 +85,7 @@ def draw(
 def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
     """Plot losses and accuracies of several runs, with a color for each run.
 
-    Training is a thin line, held-out evaluation has dots, baselines are horizontal.
+    Training is a faint line, held-out evaluation has dots, baselines are horizontal.
     """
     names = dict.fromkeys(n for rs in runs.values() for r in rs for n in r)
     names = [n for n in names if n.endswith(("_loss", "accuracy"))]
@@ -94,8 +96,12 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
     for axis, name in zip(grid, names, strict=True):
         for run, records in runs.items():
             axis.plot([], [], color=colors[run], label=run)
-            _plot(axis, records, name, "train", color=colors[run], alpha=0.4)
-            _plot(axis, records, name, "eval", color=colors[run], marker=".")
+            for split, style in _SPLIT_STYLES.items():
+                _plot(axis, records, name, split, color=colors[run], **style)
+        for split, style in _SPLIT_STYLES.items():
+            if any(_series(records, name, split) for records in runs.values()):
+                label = {"train": "training", "eval": "held out"}[split]
+                axis.plot([], [], color="black", label=label, **style)
         baselines = {run: _baselines(records, name) for run, records in runs.items()}
         for what in dict.fromkeys(
             what for known in baselines.values() for what in known
