@@ -23,6 +23,7 @@ from bert_jax.tasks import (
     classification_scores,
     confusion,
     labelled_texts,
+    task_files,
     token_rows,
 )
 from bert_jax.tasks.labelled_texts import Example
@@ -262,6 +263,13 @@ def test_unusual_files_are_read(tmp_path):
     long = "字" * 200_000
     (tmp_path / "a.csv").write_text(f"text,label\n{long},я\n")
     assert labelled_texts.read(tmp_path / "a.csv") == [Example(long, "", "я")]
+
+
+def test_a_missing_file_is_named_once(tmp_path):
+    path = tmp_path / "none.tsv"
+    with pytest.raises(UserError) as error:
+        task_files.read(path)
+    assert str(error.value) == f"cannot read {path}: No such file or directory"
 
 
 def test_pairs_and_single_texts_do_not_mix(wordpiece, tmp_path):

@@ -70,7 +70,9 @@ def read(path: str | os.PathLike) -> str:
             "converts a file"
         ) from error
     except file_kinds.DAMAGE as error:
-        raise storage.error_class(error)(f"cannot read {path}: {error}") from error
+        raise storage.error_class(error)(
+            f"cannot read {path}: {storage.error_message(error)}"
+        ) from error
     # Line ends stay as they are, except for a lone \r (old Macintoshes).
     return text if "\n" in text else text.replace("\r", "\n")
 
