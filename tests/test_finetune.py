@@ -278,12 +278,21 @@ def test_from_the_command_line(pretrained, task, tmp_path):
     done = succeed("finetune_classifier", *flags)
     results = json.loads(done.stdout)
     assert (results["examples"], results["init_from"]) == (40, "random")
+    assert "\nexamples: 40, train_examples: 200\n" in done.stderr
     missing = [flag for flag in flags if "train=" not in flag]
     refused = call("finetune_classifier", *missing)
     assert_refused(refused, "pass --config.task.train=FILE.tsv")
     flags[0] = f"--config={ROOT}/configs/tagger.py"
     refused = call("finetune_classifier", flags[0], flags[-1])
     assert_refused(refused, "does not fit this command; use a recipe with 'classifica")
+
+
+def test_counts_of_a_description_are_listed():
+    counts = {"train": 1240, "eval": 0}
+    listed = finetuning.describe_counts(
+        {"examples": 60, "labels": ["a"], "truncated": counts, "files": {"eval": "f"}}
+    )
+    assert listed == "examples: 60, truncated in train: 1,240"
 
 
 # ---- options of fine-tuning

@@ -159,6 +159,7 @@ def _finetune_once(
         f"{source} has other parameters",
     )
     run = make_run(config, sharding.make_mesh(config.mesh), encoder, task)
+    processes.say(describe_counts(task.description))
     tokenizer = pretrained.tokenizer
     with session.open_session(run, folder, tokenizer, ledger, task.settings) as opened:
         change = functools.partial(initialise.load_initial_params, config, run, source)
@@ -188,6 +189,16 @@ def _finetune_once(
                 task.write(opened.folder, name, predicted)
             _write_results(opened.folder, results)
         return scores, results
+
+
+def describe_counts(description: dict[str, Any]) -> str:
+    """List the counts that are not 0 in the description of a task's examples."""
+    leaves = jax.tree.leaves_with_path(description)
+    return ", ".join(
+        f"{jax.tree_util.keystr(path, simple=True, separator=' in ')}: {count:,}"
+        for path, count in leaves
+        if isinstance(count, int) and count
+    )
 
 
 def all_scores(task: tasks.Task, predictions: dict[str, Any]) -> dict[str, Any]:
