@@ -125,7 +125,8 @@ def labels_of(file: conll.File, names: Sequence[str]) -> list[list[int]]:
         tag = min(unknown)
         raise UserError(
             f"{file.where(tag)}: no word of the training file has the tag {tag!r}; "
-            f"its tags are {', '.join(names)}"
+            f"its tags are {', '.join(names)}; correct the tag, or add a sentence with "
+            "it to the training file"
         )
     return [[classes[tag] for tag in sentence.tags] for sentence in file.sentences]
 
