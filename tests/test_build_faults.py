@@ -1,5 +1,6 @@
 """Kills of `run.build_corpus`, and full disks, with real processes."""
 
+import multiprocessing
 import os
 import pathlib
 import random
@@ -13,7 +14,7 @@ from commands import assert_refused, call, command, run, succeed
 from corpora import content
 
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, sources
+from bert_jax.corpus import build, build_state, local_runner, sources, splits
 from bert_jax.errors import UserError
 
 pytestmark = pytest.mark.faults
@@ -151,6 +152,23 @@ def test_signals_end_the_build_at_once_and_lose_nothing(
     assert "; the same command continues" in long_build.errors.splitlines()[-1]
     assert list(long_build.output.glob("unfinished/split-*.json"))
     assert long_build.finish() == undisturbed
+
+
+def test_an_interrupt_comes_between_two_results_only(long_text, wordpiece, tmp_path):
+    """Anywhere else, it could meet a lock or a thread of a library half-way."""
+    source = sources.Source(str(long_text), "text", split_bytes=1_000_000)
+    job = splits.Job(source, build.Settings(), wordpiece, str(tmp_path))
+    with build_state.claimed(tmp_path):
+        build_state.begin_or_continue(tmp_path, {}, 3)
+        results = local_runner.run(
+            job, list(enumerate(sources.plan(source))), workers=2
+        )
+        next(results)
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+    assert not multiprocessing.active_children()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow

@@ -2,12 +2,14 @@
 
 import concurrent.futures
 import concurrent.futures.process
+import contextlib
 import multiprocessing
 import multiprocessing.resource_tracker
 import os
+import queue
 import signal
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from bert_jax.corpus import build_state, sources, splits
 from bert_jax.errors import UserError
@@ -37,26 +39,63 @@ def run(
     pool = concurrent.futures.ProcessPoolExecutor(
         workers, multiprocessing.get_context("spawn"), _start_worker, (job,)
     )
-    processes = []
-    signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    finished: queue.SimpleQueue[concurrent.futures.Future | None] = queue.SimpleQueue()
+    futures, processes = {}, []
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    with _recorded_signals(lambda: finished.put(None)) as received:
+        try:
+            for index, split in todo:
+                future = pool.submit(_build, index, split)
+                futures[future] = index
+                future.add_done_callback(finished.put)
+            processes = list(pool._processes.values())
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+            while futures:
+                future = finished.get()
+                if received:
+                    raise KeyboardInterrupt
+                yield futures.pop(future), future.result()
+        except concurrent.futures.process.BrokenProcessPool as error:
+            if received:  # sent to all processes
+                raise KeyboardInterrupt from error
+            raise UserError(
+                "a worker process was killed (out of memory?); run the same command "
+                "again to continue, with fewer --workers"
+            ) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+            # The pool would wait until all workers have finished their splits. Python
+            # 3.14 has `kill_workers` for this.
+            for process in processes:
+                process.kill()
+            pool.shutdown(cancel_futures=True)
+    if received:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _recorded_signals(wake: Callable[[], None]) -> Iterator[list[int]]:
+    """Record signals that raise KeyboardInterrupt in a list, and call `wake`.
+
+    They raise it between any two instructions of the pool, and not all of them survive
+    it. Signals belong to the main thread; in any other thread, this has no effect.
+    """
+    received: list[int] = []
+
+    def handle(number, _):
+        received.append(number)
+        wake()
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is signal.default_int_handler:
+                before[number] = signal.signal(number, handle)
     try:
-        futures = {pool.submit(_build, *numbered): numbered[0] for numbered in todo}
-        processes = list(pool._processes.values())
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        for future in concurrent.futures.as_completed(futures):
-            yield futures.pop(future), future.result()
-    except concurrent.futures.process.BrokenProcessPool as error:
-        raise UserError(
-            "a worker process was killed (out of memory?); run the same command again "
-            "to continue, with fewer --workers"
-        ) from error
+        yield received
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        # The pool would wait until all workers have finished their splits. Python 3.14
-        # has `kill_workers` for this.
-        for process in processes:
-            process.kill()
-        pool.shutdown(cancel_futures=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _start_worker(job: splits.Job) -> None:

@@ -146,6 +146,7 @@ def main() -> None:
     except KeyboardInterrupt as stop:
         if not runner:  # all workers have ended: only the exit is left
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Interrupted("stopped") from stop
     terminal.say(build.describe(corpus))
 
