@@ -15,7 +15,6 @@ so.
 
 import contextlib
 import dataclasses
-import errno
 import fcntl
 import glob as glob_lib
 import io
@@ -28,6 +27,7 @@ from collections.abc import Iterable, Iterator
 
 import fsspec
 
+from bert_jax import io_errors
 from bert_jax.errors import Unavailable, UserError
 
 
@@ -231,7 +231,7 @@ def download(url: str, local: pathlib.Path) -> None:
     try:
         _store(url).get_file(url, str(local))
     except Exception as error:
-        if disk_error(error):
+        if io_errors.disk_message(error):
             raise
         raise _unreachable(url, error) from error
 
@@ -240,64 +240,7 @@ def _unreachable(url: str, error: Exception) -> UserError | Unavailable:
     """Return the error of one line to raise for the error of a store."""
     # Errors of aiohttp, google.auth and gcsfs have no common base class.
     text = " ".join(str(error).split()) or type(error).__name__
-    return error_class(error)(f"{url} cannot be reached: {text}")
-
-
-# Parts of libraries' messages about transient failures.
-_TRANSIENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
-
-
-def is_transient(error: BaseException) -> bool:
-    """Return whether an error is transient, such as a timeout."""
-    for seen in _causes(error):
-        code = getattr(seen, "code", 0)  # of gcsfs: HTTP status
-        if isinstance(code, int) and (code == 429 or 500 <= code < 600):
-            return True
-        if isinstance(seen, TimeoutError | ConnectionError | MemoryError):
-            return True
-        # Of aiohttp, which is not always installed.
-        if any(c.__name__ == "ClientConnectionError" for c in type(seen).__mro__):
-            return True
-        if getattr(seen, "errno", 0) == errno.ESTALE:
-            return True
-        if any(text in str(seen) for text in _TRANSIENT):
-            return True
-    return False
-
-
-def error_class(error: BaseException) -> type[UserError] | type[Unavailable]:
-    """Return the class of the exception to raise for an I/O error."""
-    return Unavailable if is_transient(error) else UserError
-
-
-def error_message(error: BaseException) -> str:
-    """Return the message of an I/O error, without its number and path."""
-    if isinstance(error, FileNotFoundError):  # a store's error has only the path
-        return os.strerror(errno.ENOENT)
-    return getattr(error, "strerror", None) or str(error)
-
-
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
-
-
-def disk_error(error: BaseException) -> str:
-    """Return the system's message if an error or its cause is about the disk, or "".
-
-    TensorStore has no error types for this, but its messages end with the system's.
-    """
-    for seen in _causes(error):
-        for number in _DISK_ERRORS:
-            if os.strerror(number) in str(seen) or (
-                isinstance(seen, OSError) and seen.errno == number
-            ):
-                return os.strerror(number)
-    return ""
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+    return io_errors.explain(error, f"{url} cannot be reached: {text}")
 
 
 # ---- failures to read and write, and locks
@@ -314,8 +257,8 @@ def reading(where: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, UserError) as error:
-        raise error_class(error)(
-            f"cannot read {where}: {error_message(error)}"
+        raise io_errors.explain(
+            error, f"cannot read {where}: {io_errors.message(error)}"
         ) from error
 
 
@@ -337,9 +280,13 @@ def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
         # Errors of stores have no common base class.
         if not isinstance(error, OSError) and not is_remote(where):
             raise
-        text = " ".join((disk_error(error) or error_message(error)).split())
+        text = " ".join(
+            (io_errors.disk_message(error) or io_errors.message(error)).split()
+        )
         advice = f"; {hint}" if hint else ""
-        raise error_class(error)(f"cannot write to {where}: {text}{advice}") from error
+        raise io_errors.explain(
+            error, f"cannot write to {where}: {text}{advice}"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ TREES = {
 # A module imports from lower layers, or from its own package.
 LAYERS = [
     {"errors"},
+    {"io_errors"},
     {"config", "storage", "terminal", "recipe_variants"},
     {"tokenizer", "model"},
     {"objectives", "corpus"},

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bert_jax import storage, terminal
+from bert_jax import io_errors, storage, terminal
 from bert_jax.corpus import document_files, shard_writer, shards, sources, splits
 from bert_jax.errors import UserError
 
@@ -82,8 +82,8 @@ def begin_or_continue(
         try:
             settings = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise storage.error_class(error)(
-                f"cannot read {path}: {error}; delete {folder} and build again"
+            raise io_errors.explain(
+                error, f"cannot read {path}: {error}; delete {folder} and build again"
             ) from error
         check_same(folder, settings, identity)
         check_versions(folder, settings.get("versions", {}))
@@ -155,7 +155,7 @@ def _read_result(folder: storage.Path, index: int) -> splits.SplitResult:
         problems = document_files.Problems(**values["problems"])
         return splits.SplitResult(train, held_out, problems)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise storage.error_class(error)(f"cannot read {path}: {error}") from error
+        raise io_errors.explain(error, f"cannot read {path}: {error}") from error
 
 
 def settings_path(folder: storage.Path) -> storage.Path:

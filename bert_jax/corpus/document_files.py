@@ -24,7 +24,7 @@ from xml.sax import saxutils
 
 import pyarrow
 
-from bert_jax import storage, terminal
+from bert_jax import io_errors, terminal
 from bert_jax.corpus import file_kinds
 from bert_jax.errors import Unavailable, UserError
 
@@ -113,7 +113,7 @@ def documents(
         # It existed when the splits were planned. The corpus would lack it.
         raise UserError(f"{shown} was deleted, or is not on all machines") from error
     except (*file_kinds.DAMAGE, MemoryError) as error:
-        if storage.is_transient(error):
+        if io_errors.is_transient(error):
             # The file may be intact: leaving out the rest would lose text.
             raise Unavailable(f"{shown} cannot be read now: {error}") from error
         problems.add(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 
-from bert_jax import storage
+from bert_jax import io_errors, storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 
@@ -91,9 +91,10 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
             f"no corpus in {folder}: {MANIFEST} is missing; run.build_corpus makes one"
         ) from error
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise storage.error_class(error)(
+        raise io_errors.explain(
+            error,
             f"{path} cannot be read as a corpus: {error}; restore the file or build "
-            "the corpus again"
+            "the corpus again",
         ) from error
     tokenizer = tokenizer_lib.Tokenizer.load(folder / TOKENIZER)
     known = tokenizer.fingerprint, tokenizer.former_fingerprint
@@ -189,8 +190,8 @@ def _read_checked(path: storage.Path, shard: Shard) -> pyarrow.Buffer:
                 content = file.read_buffer()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error
-        kind = storage.error_class(error)
-        raise kind(f"shard {path} cannot be read: {reason}") from error
+        text = f"shard {path} cannot be read: {reason}"
+        raise io_errors.explain(error, text) from error
     if hashlib.sha256(content).hexdigest() != shard.sha256:
         raise UserError(
             f"shard {path} has changed since the corpus was built (checksum); "

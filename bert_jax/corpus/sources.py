@@ -20,7 +20,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from bert_jax import storage, terminal
+from bert_jax import io_errors, storage, terminal
 from bert_jax.corpus import document_files, file_kinds, python_docs
 from bert_jax.corpus.document_files import Problems, Section
 from bert_jax.errors import Unavailable, UserError
@@ -162,7 +162,7 @@ def _checksum(section: Section) -> str:
         for part in storage.read_ranges(section.name, ranges):
             digest.update(part)
     except OSError as error:
-        if storage.is_transient(error):
+        if io_errors.is_transient(error):
             name = terminal.printable(section.name)
             raise Unavailable(f"{name} cannot be read now: {error}") from error
         return ""  # reported when the file is read

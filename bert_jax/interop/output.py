@@ -6,7 +6,7 @@ import pathlib
 import shutil
 from collections.abc import Iterator
 
-from bert_jax import storage
+from bert_jax import io_errors, storage
 from bert_jax.errors import UserError
 from bert_jax.training import restore
 
@@ -59,7 +59,7 @@ def complete_or_not_at_all(folder: storage.Path, last: str) -> Iterator[pathlib.
                 yield temporary
             except Exception as error:
                 # TensorFlow and Orbax report a full disk with their own exceptions.
-                if reason := storage.disk_error(error):
+                if reason := io_errors.disk_message(error):
                     raise OSError(reason) from error
                 raise
             if not is_remote:

@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 
 from bert_jax import config as config_lib
-from bert_jax import storage
+from bert_jax import io_errors, storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import json_files
@@ -90,7 +90,7 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
             pipeline = _older_pipeline(folder, settings, model.get("model_type"))
         tokenizer = tokenizer_lib.make(pipeline, settings | dict(named or {}))
     except (UserError, ValueError, OSError) as error:
-        raise storage.error_class(error)(f"{folder}: {error}") from error
+        raise io_errors.explain(error, f"{folder}: {error}") from error
     return _with_added_tokens(tokenizer, folder, settings)
 
 
@@ -244,8 +244,8 @@ def read_wordpiece(
         tokens = pipelines.parse_wordpiece(storage.path(path).read_bytes())
         pipeline = pipelines.wordpiece(tokens, lower_case, strip_accents)
     except OSError as error:
-        raise storage.error_class(error)(
-            f"cannot read the vocabulary {path}: {error.strerror or error}"
+        raise io_errors.explain(
+            error, f"cannot read the vocabulary {path}: {io_errors.message(error)}"
         ) from error
     except UserError as error:
         raise UserError(f"{path}: {error}") from error

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 
-from bert_jax import storage, terminal
+from bert_jax import io_errors, terminal
 from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
 from bert_jax.prediction.text_inputs import Text
@@ -47,8 +47,8 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not UTF-8; convert the file") from error
     except file_kinds.DAMAGE as error:
-        reason = storage.error_message(error)
-        raise storage.error_class(error)(f"cannot read {shown}: {reason}") from error
+        reason = io_errors.message(error)
+        raise io_errors.explain(error, f"cannot read {shown}: {reason}") from error
     if not number:
         raise UserError(f"{shown} has no lines")
 

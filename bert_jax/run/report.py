@@ -12,7 +12,7 @@ import pathlib
 
 from absl import flags
 
-from bert_jax import storage, terminal
+from bert_jax import io_errors, storage, terminal
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
 from bert_jax.training import comparison, curves, metrics_file
@@ -52,9 +52,7 @@ def main(others: list[str]) -> None:
     try:
         picture.savefig(output)
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot write {output}: {storage.error_message(error)}"
-        ) from error
+        raise UserError(f"cannot write {output}: {io_errors.message(error)}") from error
     terminal.say(f"wrote {output}")
 
 

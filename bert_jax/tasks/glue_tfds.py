@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import storage
+from bert_jax import io_errors
 from bert_jax.errors import UserError
 from bert_jax.tasks import glue
 from bert_jax.tasks.labelled_texts import Example, ExampleSets
@@ -105,6 +105,5 @@ def _reading(where: Any) -> Iterator[None]:
     # TFDS and its dependencies raise many kinds of errors for damaged files.
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise storage.error_class(error)(
-            f"{where} cannot be read ({reason}); remove the folder and prepare it again"
-        ) from error
+        text = f"{where} cannot be read ({reason}); remove it and prepare it again"
+        raise io_errors.explain(error, text) from error

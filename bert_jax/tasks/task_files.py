@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from bert_jax import storage
+from bert_jax import io_errors, storage
 from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
 
@@ -64,14 +64,14 @@ def read(path: str | os.PathLike) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         is_utf_16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-        raise storage.error_class(error)(
+        raise UserError(
             f"{path}, line {line}: not UTF-8 ({error.reason} at byte {error.start} of "
             f"the file); iconv -f {'UTF-16' if is_utf_16 else 'LATIN1'} -t UTF-8 "
             "converts a file"
         ) from error
     except file_kinds.DAMAGE as error:
-        raise storage.error_class(error)(
-            f"cannot read {path}: {storage.error_message(error)}"
+        raise io_errors.explain(
+            error, f"cannot read {path}: {io_errors.message(error)}"
         ) from error
     # Line ends stay as they are, except for a lone \r (old Macintoshes).
     return text if "\n" in text else text.replace("\r", "\n")

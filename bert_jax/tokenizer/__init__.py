@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from bert_jax import storage
+from bert_jax import io_errors, storage
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import (
     pipelines,
@@ -369,8 +369,8 @@ class Tokenizer:
                     fields |= json.loads((folder / name).read_text(encoding="utf-8"))
             return make(values, fields | dict(named or {}))
         except (OSError, *_DAMAGE) as error:
-            raise storage.error_class(error)(
-                f"the tokenizer in {folder} cannot be used: {error}"
+            raise io_errors.explain(
+                error, f"the tokenizer in {folder} cannot be used: {error}"
             ) from error
 
     def __getstate__(self):

@@ -20,7 +20,7 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from bert_jax import config as config_lib
-from bert_jax import storage
+from bert_jax import io_errors
 from bert_jax.errors import UserError
 from bert_jax.model import parameters
 from bert_jax.training import checksums, processes, restore
@@ -207,7 +207,7 @@ class Checkpoints:
             try:
                 yield
             except Exception as error:
-                if not (reason := storage.disk_error(error)):
+                if not (reason := io_errors.disk_message(error)):
                     raise
                 newest = self.newest()
                 last = "there is no complete one"

@@ -16,7 +16,7 @@ import numpy as np
 from etils import epath
 from orbax.checkpoint import v1 as ocp
 
-from bert_jax import storage, terminal
+from bert_jax import io_errors, storage, terminal
 from bert_jax.errors import Unavailable, UserError
 from bert_jax.model import parameters
 from bert_jax.training import checksums, orbax_logs, processes
@@ -255,7 +255,7 @@ def read_in_all_processes(
         result = function(*arguments)
     # Orbax, TensorStore and asyncio raise many kinds of errors for damaged files.
     except Exception as error:
-        if storage.is_transient(error):
+        if io_errors.is_transient(error):
             transient = _first_line(error)
         else:
             problem = _first_line(error)

@@ -1,0 +1,67 @@
+"""Failures of disks and object stores: whether they may end, and how to say them.
+
+Stores raise errors of aiohttp, google.auth and gcsfs, and TensorStore errors of its
+own. They have no common base class, and the reason is often an error's cause.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+
+from bert_jax.errors import Unavailable, UserError
+
+# Parts of libraries' messages about transient failures.
+_TRANSIENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether an error is transient, such as a timeout."""
+    for seen in _causes(error):
+        code = getattr(seen, "code", 0)  # of gcsfs: HTTP status
+        if isinstance(code, int) and (code == 429 or 500 <= code < 600):
+            return True
+        if isinstance(seen, TimeoutError | ConnectionError | MemoryError):
+            return True
+        # Of aiohttp, which is not always installed.
+        if any(c.__name__ == "ClientConnectionError" for c in type(seen).__mro__):
+            return True
+        if getattr(seen, "errno", 0) == errno.ESTALE:
+            return True
+        if any(text in str(seen) for text in _TRANSIENT):
+            return True
+    return False
+
+
+def explain(error: BaseException, text: str) -> UserError | Unavailable:
+    """Return the exception to raise for an I/O error, with a message for the user."""
+    return Unavailable(text) if is_transient(error) else UserError(text)
+
+
+def message(error: BaseException) -> str:
+    """Return the message of an I/O error, without its number and path."""
+    if isinstance(error, FileNotFoundError):  # a store's error has only the path
+        return os.strerror(errno.ENOENT)
+    return getattr(error, "strerror", None) or str(error)
+
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+
+
+def disk_message(error: BaseException) -> str:
+    """Return the system's message if an error or its cause is about the disk, or "".
+
+    TensorStore has no error types for this, but its messages end with the system's.
+    """
+    for seen in _causes(error):
+        for number in _DISK_ERRORS:
+            if os.strerror(number) in str(seen) or (
+                isinstance(seen, OSError) and seen.errno == number
+            ):
+                return os.strerror(number)
+    return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
