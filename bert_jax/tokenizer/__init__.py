@@ -25,7 +25,7 @@ import tokenizers
 from bert_jax import io_errors, storage
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import (
-    pipelines,
+    former_format,
     plain_text,
     special_tokens,
     token_texts,
@@ -317,7 +317,7 @@ class Tokenizer:
         """Read the result of `dumps`."""
         try:
             values = json.loads(text)
-            if _is_former(values):
+            if former_format.is_former(values):
                 return _from_former(
                     values, lambda: base64.b64decode(values["model"], validate=True)
                 )
@@ -361,7 +361,7 @@ class Tokenizer:
             )
         try:
             values = json.loads((folder / PIPELINE_FILE).read_text(encoding="utf-8"))
-            if _is_former(values):
+            if former_format.is_former(values):
                 return _from_former(values, (folder / "vocab.txt").read_bytes)
             fields: dict[str, Any] = {}
             for name in ("special_tokens_map.json", SETTINGS_FILE):
@@ -408,28 +408,8 @@ def make(
     return Tokenizer(json.dumps(values), special)
 
 
-def _is_former(values: Any) -> bool:
-    """Return whether the JSON of a tokenizer is in the format of earlier versions."""
-    return isinstance(values, dict) and "kind" in values
-
-
 def _from_former(
     settings: dict[str, Any], read_vocabulary: Callable[[], bytes]
 ) -> Tokenizer:
-    """Return the tokenizer of earlier versions: settings, and a `vocab.txt`."""
-    if settings["kind"] != "wordpiece":
-        raise ValueError(
-            f"an earlier version of bert_jax saved it as {settings['kind']!r}; only "
-            "'wordpiece' is still read"
-        )
-    vocabulary = read_vocabulary()
-    values = [settings[name] for name in ("kind", "lower_case", "strip_accents")]
-    if (longest := settings.get("longest_word")) not in (None, pipelines.LONGEST_WORD):
-        values.append(longest)
-    content = json.dumps(values).encode() + b"\0" + vocabulary
-    fingerprint = hashlib.sha256(content).hexdigest()[:16]
-    # The oldest versions did not save the fingerprint.
-    if settings.get("fingerprint", fingerprint) != fingerprint:
-        raise ValueError("settings or vocabulary have changed since they were saved")
-    made = make(pipelines.wordpiece(pipelines.parse_wordpiece(vocabulary), *values[1:]))
-    return dataclasses.replace(made, former_fingerprint=fingerprint)
+    pipeline, fingerprint = former_format.read(settings, read_vocabulary)
+    return dataclasses.replace(make(pipeline), former_fingerprint=fingerprint)
