@@ -59,7 +59,9 @@ def read(folder: pathlib.Path) -> published.Published:
         raise UserError(f"{folder} has no {ARRAYS}, {INDEX} or {FLAX}")
     tokenizer = vocabularies.read(folder)
     has_segments = config.encoder.type_vocab_size > 1
-    if has_segments and vocabularies.has_one_segment(folder, tokenizer):
+    # XLNet was trained with segments, whatever its tokenizer's class says now.
+    may_lack_them = has_segments and config.family.min_segments < 2
+    if may_lack_them and vocabularies.has_one_segment(folder, tokenizer):
         has_segments = False
         encoder = dataclasses.replace(config.encoder, type_vocab_size=1)
         config = config._replace(encoder=encoder)

@@ -47,6 +47,9 @@ _CLASSES = (
     "(Albert|Bert|DebertaV2|DistilBert|Electra|GPT2|PreTrained|Roberta|XLNet)Tokenizer(Fast)?"
     "|TokenizersBackend"
 )
+# Classes that number the two texts of a pair. In `transformers` before release 5, those
+# of all families do, and so did the models that were trained with them.
+_WITH_SEGMENTS = ("BertTokenizer", "DebertaV2Tokenizer")
 # Settings of `transformers`, and the settings of a pipeline that they would replace.
 _REPLACED = {
     "do_lower_case": "lowercase",
@@ -255,7 +258,9 @@ def read_wordpiece(
 def has_one_segment(folder: storage.Path, tokenizer: Tokenizer) -> bool:
     """Return whether `transformers` gives segment 0 to both texts of a pair."""
     settings = json_files.JsonFile(folder / SETTINGS_FILE, _read_settings(folder))
-    default = ["token_type_ids"]
+    is_recent = "backend" in settings.values  # saved by release 5 or later
+    has_ids = settings.values.get("tokenizer_class") in _WITH_SEGMENTS or not is_recent
+    default = ["token_type_ids"] if has_ids else []
     if "token_type_ids" not in settings.value("model_input_names", list, default):
         return True
     given = tokenizers.Tokenizer.from_str(tokenizer.pipeline).encode("a", "b")
