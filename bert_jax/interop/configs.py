@@ -106,7 +106,8 @@ def encoder(
     Raises:
       UserError: bert_jax cannot represent the encoder.
     """
-    constants = {**family.constants, "add_cross_attention": False}
+    causal = file.value("is_decoder", bool, False)
+    constants = {**family.constants, "add_cross_attention": False, "is_causal": causal}
     if _POSITIONS in family.encoder:
         constants["position_embedding_type"] = "absolute"
     file.check_constants(constants)
@@ -122,7 +123,7 @@ def encoder(
         **family.settings,
         prediction_head=dataclasses.replace(head, tied=tied),
         activation=activation,
-        causal=file.value("is_decoder", bool, False),
+        causal=causal,
         dtype="float32",
     )
     try:
