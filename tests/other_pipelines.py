@@ -110,6 +110,15 @@ def xlm_roberta(texts):
     )
 
 
+def published_xlm_roberta(texts):
+    """Return XLM-R as its published file has it, and CamemBERT's, ALBERT's and T5's."""
+    pipeline = xlm_roberta(texts)
+    pipeline.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    return pipeline
+
+
 def deberta_v3(texts):
     return unigram(
         texts,
@@ -157,6 +166,7 @@ BUILDERS = {
     "mmbert": mmbert,
     "llama2": llama2,
     "xlm_roberta": xlm_roberta,
+    "published_xlm_roberta": published_xlm_roberta,
     "deberta_v3": deberta_v3,
 }
 
