@@ -47,7 +47,7 @@ def test_loss_and_accuracies_in_numpy():
         mask = np.asarray(batch["attention_mask"])
         assert np.allclose(values[mask], logits[..., i][mask], atol=1e-6)
         assert (values[~mask] < -1e8).all()
-    assert got["exact"] == pytest.approx(np.mean(np.all(hits, axis=1)))
+    assert got["span_accuracy"] == pytest.approx(np.mean(np.all(hits, axis=1)))
     predicted = {
         f"{name}_positions": np.asarray(outputs[f"{name}_logits"]).argmax(-1)
         for name in ("start", "end")
@@ -55,7 +55,7 @@ def test_loss_and_accuracies_in_numpy():
     predicted["end_positions"][0] = (predicted["end_positions"][0] + 1) % 8
     some = measure(batch | jax.tree.map(np.int32, predicted))
     assert some["start_accuracy"] == 1.0
-    assert some["exact"] == some["end_accuracy"] == pytest.approx(4 / 5)
+    assert some["span_accuracy"] == some["end_accuracy"] == pytest.approx(4 / 5)
 
 
 @pytest.mark.slow

@@ -341,6 +341,8 @@ def test_scores_and_files_of_version_2(wordpiece, tmp_path):
     scores = v2.scores("eval", ranked)
     assert (scores["exact"], scores["f1"], scores["total"]) == (100, 100, 8)
     assert (scores["HasAns_total"], scores["NoAns_total"]) == (6, 2)
+    # The metrics of training are fractions, and have names of their own.
+    assert not {*v2.objective(config_lib.EncoderConfig()).metrics} & {*scores}
     v2.write(tmp_path, "eval", ranked)
     predictions, nbest, odds = (
         json.loads((tmp_path / f"{name}.json").read_text())

@@ -22,7 +22,7 @@ class Spans(labelled.LabelledObjective):
     """
 
     loss_name = "span_loss"
-    metric_names = ("start_accuracy", "end_accuracy", "exact")
+    metric_names = ("start_accuracy", "end_accuracy", "span_accuracy")
     model_class = heads.SpanModel
     num_logits = 2
     label_types: ClassVar = {"start_positions": jnp.int32, "end_positions": jnp.int32}
@@ -40,7 +40,7 @@ class Spans(labelled.LabelledObjective):
         return jnp.where(batch["attention_mask"][..., None], logits, _PADDING)
 
     def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
-        """Return loss and accuracies; `exact` requires both ends to be correct."""
+        """Return loss and accuracies; `span_accuracy` requires both ends correct."""
         both = logits[..., 0], logits[..., 1]  # [B, L] each
         labels = batch["start_positions"], batch["end_positions"]
         start_loss, end_loss = map(cross_entropy.cross_entropy, both, labels)
@@ -49,7 +49,7 @@ class Spans(labelled.LabelledObjective):
             self.loss_name: (start_loss + end_loss) / 2,
             "start_accuracy": start,
             "end_accuracy": end,
-            "exact": start * end,
+            "span_accuracy": start * end,
         }
         return {
             name: metric_sums.weighted(value, batch["weights"])

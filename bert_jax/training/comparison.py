@@ -13,7 +13,7 @@ from bert_jax.training.metrics_file import Record
 # Value of a field that a config lacks.
 _NONE = "-"
 # Suffixes of the metrics of a training report that the table shows.
-_SHOWN_IN_TRAINING = ("loss", "accuracy", "exact")
+_SHOWN_IN_TRAINING = ("loss", "accuracy")
 
 
 @dataclasses.dataclass(frozen=True)
