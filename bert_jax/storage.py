@@ -68,15 +68,13 @@ class RemotePath:
         return (RemotePath(f.name) for f in _listing(self._store, folder / pattern))
 
     def open(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self._store.open(self.url, mode))
+        with _requests(self.url):
+            stream = self._store.open(self.url, mode)
+        return io.BufferedReader(_RemoteStream(self.url, stream))
 
     def read_bytes(self) -> bytes:
-        try:
+        with _requests(self.url):
             return self._store.cat_file(self.url)
-        except OSError:
-            raise
-        except Exception as error:
-            raise _unreachable(self.url, error) from error
 
     def read_text(self, encoding: str) -> str:
         return self.read_bytes().decode(encoding)
@@ -88,6 +86,30 @@ class RemotePath:
     @property
     def _store(self) -> fsspec.AbstractFileSystem:
         return _store(self.url)
+
+
+class _RemoteStream(io.RawIOBase):
+    """Open object of a store, which may raise the errors of `_requests`."""
+
+    def __init__(self, url: str, stream: io.IOBase):
+        self._url, self._stream = url, stream
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        with _requests(self._url):
+            return self._stream.readinto(buffer)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._stream.seek(offset, whence)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
 
 
 Path = pathlib.Path | RemotePath
@@ -236,6 +258,20 @@ def download(url: str, local: pathlib.Path) -> None:
         raise _unreachable(url, error) from error
 
 
+@contextlib.contextmanager
+def _requests(url: str) -> Iterator[None]:
+    """Context that turns an error of a store's library into an error of one line.
+
+    An `OSError` stays as it is.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise _unreachable(url, error) from error
+
+
 def _unreachable(url: str, error: Exception) -> UserError | Unavailable:
     """Return the error of one line to raise for the error of a store."""
     # Errors of aiohttp, google.auth and gcsfs have no common base class.
@@ -373,7 +409,10 @@ def read_ranges(name: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
     """Yield the bytes of ranges of a file."""
     if is_remote(name):
         store = _store(name)
-        yield from (store.cat_file(name, start, end) for start, end in ranges)
+        for start, end in ranges:
+            with _requests(name):
+                part = store.cat_file(name, start, end)
+            yield part
         return
     with open(name, "rb", buffering=0) as stream:
         for start, end in ranges:

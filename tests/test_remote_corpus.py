@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import zstandard
 from corpora import build_reference, content, flipped
+from fsspec.implementations import memory
 
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
@@ -127,6 +128,27 @@ def test_build_without_documents_leaves_nothing(wordpiece, url):
     assert stored(url) == {"a.txt": b""}
     with pytest.raises(UserError, match="is not empty; give a new folder"):
         build.build(source, build.Settings(), wordpiece, url, workers=1)
+
+
+@pytest.mark.parametrize("ending", ["txt", "txt.gz", "txt.zst", "parquet"])
+@pytest.mark.parametrize("call", ["cat_file", "open", "readinto"])
+def test_a_store_that_fails_while_text_is_read(call, ending, url, monkeypatch):
+    content = b"Some words. " * 10_000
+    pack = {"txt.gz": gzip.compress, "txt.zst": zstandard.compress}.get(ending, bytes)
+    STORE.pipe_file(f"{url}/a.{ending}", pack(content))
+    kind = "parquet" if ending == "parquet" else "text"
+    source = sources.Source(f"{url}/*", kind, split_bytes=10**6)
+    (split,) = sources.plan(source)
+
+    def fail(*arguments, **settings):
+        raise RuntimeError("later\nmaybe UNAVAILABLE")  # not an OSError
+
+    where = memory.MemoryFile if call == "readinto" else type(STORE)
+    monkeypatch.setattr(where, call, fail, raising=False)
+    with pytest.raises(Unavailable, match=r"^memory://.* cannot be reached: later ma"):
+        if call == "cat_file":
+            sources.fingerprint(source, [split])
+        list(sources.read(split, source, Problems()))
 
 
 def test_edited_input_is_noticed(wordpiece, tmp_path, monkeypatch, url):
