@@ -25,12 +25,12 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def warn(count: int, lines: list[str]) -> None:
+def warn(total: int, lines: list[str]) -> None:
     """Print the first warnings, and how many more there are."""
     for line in lines:
         say(f"warning: {line}")
-    if count > len(lines):
-        say(f"warning: {count - len(lines)} more warnings of this kind")
+    if total > len(lines):
+        say(f"warning: {count(total - len(lines), 'more warning')} of this kind")
 
 
 # Characters that break a line or control a terminal.

@@ -214,12 +214,10 @@ def test_bad_lines_are_reported_and_left_out(tmp_path):
         f"{tmp_path}/c.jsonl, line 2: unpaired surrogate in 'text'; left out",
         f"{tmp_path}/c.jsonl, line 4: no field 'text'; there are ['id', 'txt']; choose "
         "one with --text_field; left out",
-        *(
-            f"{tmp_path}/c.jsonl, line {i}: no JSON object with a text in 'text'; "
-            "left out"
-            for i in range(5, 10)
-        ),
+        # One line for equal problems, of lines 5 to 9.
+        f"{tmp_path}/c.jsonl, line 5: no JSON object with a text in 'text'; left out",
     ]
+    assert problems.count == 2 + 5
 
 
 def test_long_documents_and_lines_are_cut(tmp_path, monkeypatch):
@@ -296,10 +294,8 @@ def test_parquet_columns_may_be_binary(kind, tmp_path):
     parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
     got, problems = read_all(sources.Source(f"{tmp_path}/*", "parquet"))
     assert [d.text for d in got] == ["a ä\n", "c"]
-    assert problems.lines == [
-        f"{tmp_path}/a.parquet, row {row}: no text in 'text'; left out"
-        for row in (2, 3)
-    ]
+    problem = f"{tmp_path}/a.parquet, row 2: no text in 'text'; left out"
+    assert (problems.lines, problems.count) == ([problem], 2)
 
 
 def test_html_escapes_of_wikiextractor_are_undone(tmp_path):

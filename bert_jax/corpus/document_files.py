@@ -134,6 +134,7 @@ class _Lines:
         self.name = section.name
         self.problems = problems
         self._number = self._offset = 0
+        self._reported: set[str] = set()
         self.row = 0  # of a table; 0 in other files
         self.is_cut = False  # whether more of the last line comes next
         self.continues = False  # whether its beginning came before
@@ -185,8 +186,13 @@ class _Lines:
         return f"byte {self._offset}" if self.start else f"line {self._number}"
 
     def report(self, what: str) -> None:
+        """Report a problem of the last line. Only count further equal ones."""
         shown = terminal.printable(self.name)
-        self.problems.add(f"{shown}, {self.location}: {what}")
+        if what in self._reported:
+            self.problems.count += 1
+        else:
+            self.problems.add(f"{shown}, {self.location}: {what}")
+            self._reported.add(what)
 
 
 def _unescape(text: str) -> str:
