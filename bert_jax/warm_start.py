@@ -82,9 +82,9 @@ def fill_in_encoder(
     if expected != corpus.tokenizer.fingerprint:
         raise UserError(
             f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
-            f"but {path} has {expected}; build the corpus with the tokenizer that "
-            f"run.convert --input={path} --output=DIR --to=native writes to "
-            "DIR/tokenizer"
+            f"but {path} has {expected}; build the corpus with the checkpoint's "
+            "tokenizer: the folder tokenizer beside its folder checkpoints, or else "
+            f"DIR/tokenizer of run.convert --input={path} --output=DIR --to=native"
         )
     return with_encoder_of(config, source, overrides)
 
