@@ -117,7 +117,7 @@ def changed(**groups):
                 "objective": {"kind": "replaced_tokens", "generator_layers": 0.5},
                 "encoder": {"num_layer_groups": 4},
             },
-            "generator.num_layer_groups=4 .* generator.num_layers=6",
+            "^objective.generator_layers=0.5 .* num_layers=6; .*encoder.num_layer_gr",
         ),
         (
             {

@@ -209,14 +209,20 @@ class PretrainConfig:
             if not encoder.prediction_head.num_layers:
                 head = "encoder.prediction_head.num_layers"
                 require(self, where, [("objective.generator_size", 1.0, head)])
-            size = objective.generator(encoder).hidden_size
+            generator = objective.generator(encoder)
+            size, layers = generator.hidden_size, generator.num_layers
             if size % encoder.head_size or not size:
                 raise UserError(
                     f"{where}objective.generator_size={objective.generator_size} gives "
                     f"a generator of hidden_size={size}; it must be a multiple of the "
                     f"{encoder.head_size} columns of a head"
                 )
-            objective.generator(encoder).check(f"{where}generator.")
+            if layers % generator.num_distinct_layers:
+                raise UserError(
+                    f"{where}objective.generator_layers={objective.generator_layers} "
+                    f"gives a generator of num_layers={layers}; it must be a multiple "
+                    f"of {where}encoder.num_layer_groups={encoder.num_layer_groups}"
+                )
         for name, each in self.encoders.items():
             types = each.type_vocab_size
             if objective.segments not in SINGLE_SEGMENTS and types < 2:
