@@ -101,6 +101,15 @@ def test_the_config_of_another_program_is_not_overwritten(tmp_path):
     with pytest.raises(UserError, match="cannot read .*config.json: .*model_type"):
         claim(tmp_path)
     assert (tmp_path / "config.json").read_text() == '{"model_type": "bert"}'
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_corpus_is_not_written_into(corpus):
+    before = {path.name: path.stat().st_mtime_ns for path in corpus.folder.iterdir()}
+    with pytest.raises(UserError, match=f"^{corpus.folder} holds a corpus; give anoth"):
+        claim(corpus.folder)
+    after = {path.name: path.stat().st_mtime_ns for path in corpus.folder.iterdir()}
+    assert after == before
 
 
 def test_other_files_in_a_folder_are_no_run(tmp_path):

@@ -12,6 +12,7 @@ import jax
 from bert_jax import config as config_lib
 from bert_jax import storage, terminal
 from bert_jax.config import migrations
+from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.training import metrics_file, processes, restore
 
@@ -51,6 +52,7 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
         with processes.raise_in_all():
             restore.check_name(folder)
             if processes.is_main():
+                _check_not_of_others(folder, type(config))
                 with storage.writing(folder):
                     storage.make_folder(folder)
                 busy = f"another process is running on {folder}"
@@ -150,9 +152,18 @@ def _write_first_start(folder: storage.Path) -> None:
             os.fsync(stream.fileno())  # other hosts read it
 
 
+def _check_not_of_others(folder: storage.Path, cls: type) -> None:
+    """Check, before anything is written, that a folder is no corpus and no model."""
+    with storage.writing(folder):  # its parent may be a file
+        has_corpus = (folder / shards.MANIFEST).exists()
+    if has_corpus:
+        raise UserError(f"{folder} holds a corpus; give another --workdir")
+    # Refuses the config.json of another program, such as transformers.
+    read_config(folder, cls)
+
+
 def _check_same_run(folder: storage.Path, config: Any) -> None:
     """Check that a folder has no run, or a run that this config may resume."""
-    # Also refuses the config.json of another program, such as transformers.
     earlier = read_config(folder, type(config))
     if not _has_run(folder):
         return
