@@ -100,7 +100,8 @@ def test_sentencepiece_models_spell_unknown_characters_in_bytes(documents):
     reference = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     pipeline = sentencepiece_model.pipeline(model.getvalue(), False, False)
     tokenizer = tokenizer_lib.make(pipeline)
-    for text in ("the \u5317 value", "\U0001f600x the", *documents[:3]):
+    spelt = "the <0xE5> is <0x41>"  # these bytes are text
+    for text in ("the \u5317 value", "\U0001f600x the", spelt, *documents[:3]):
         assert tokenizer.encode(text) == reference.encode(text)
         assert tokenizer.unk_id not in tokenizer.encode(text)
         assert tokenizer.decode(tokenizer.encode(text)) == " ".join(text.split())

@@ -21,7 +21,7 @@ _KNOWN_WORDS = 100_000
 
 
 def pipeline(values: dict[str, Any], special: Sequence[str]) -> tokenizers.Tokenizer:
-    """Build a pipeline that never makes a special token from text."""
+    """Build a pipeline that never makes a special token or `<0xE5>` from text."""
     added = [
         token | {"special": token["special"] or token["content"] in special}
         for token in values["added_tokens"]
@@ -34,9 +34,11 @@ def pipeline(values: dict[str, Any], special: Sequence[str]) -> tokenizers.Token
         result.model._resize_cache(_KNOWN_WORDS)
         if not model.get("ignore_merges"):
             return result  # no merge makes a special token
-    # Other models emit every word or piece that is in the vocabulary, special tokens
-    # included. To prevent that, split the text of each after its first character.
+    # Other models emit every word or piece that is in the vocabulary, even a special
+    # token or a byte. So the text of each is split after its first character.
     whole = [re.escape(t[0]) + f"(?={re.escape(t[1:])})" for t in special]
+    if model.get("byte_fallback"):
+        whole.append("<(?=0x[0-9A-F]{2}>)")
     cut = pre_tokenizers.Split(
         tokenizers.Regex("|".join(whole)), "merged_with_previous"
     )
