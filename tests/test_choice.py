@@ -166,9 +166,12 @@ def test_labels_of_swag_may_have_spaces_or_be_unknown(tmp_path):
     rows = SWAG + "0,,,,x,y,,a,b,c,d, 1\n0,,,,x,y,,a,b,c,d,\n"
     file = read(tmp_path / "a.csv", SWAG + rows.splitlines()[1] + "\n")
     assert [question.answer for question in file.questions] == [1]
-    unknown = SWAG + "0,,,,x,y,,a,b,c,d,\n"
-    file = read(tmp_path / "b.csv", unknown, needs_answers=False)
-    assert [question.answer for question in file.questions] == [-1]
+    for label in ("", "-1"):
+        unknown = SWAG + f"0,,,,x,y,,a,b,c,d,{label}\n"
+        file = read(tmp_path / "b.csv", unknown, needs_answers=False)
+        assert [question.answer for question in file.questions] == [-1]
+        with pytest.raises(UserError, match="line 2: there is no answer"):
+            read(tmp_path / "b.csv", unknown)
 
 
 @pytest.mark.parametrize("answer", [2, -1, True, 1.0, "D", "1"])

@@ -1,8 +1,9 @@
 """Multiple-choice questions in several formats.
 
 - SWAG's CSV: a header names the columns `sent1`, `sent2`, `ending0` and so on, and
-  `label`, the number of the correct ending, from 0. The question is `sent1`; each
-  answer is `sent2`, a space and an ending. Other columns are ignored.
+  `label`, the number of the correct ending, from 0, or -1 if it is unknown. The
+  question is `sent1`; each answer is `sent2`, a space and an ending. Other columns are
+  ignored.
 - ARC's CSV, without a header: the question, the answers, and the letter of the correct
   one (or its number, from 1). Unused answers are empty. A first line
   `question,A,B,...,answer` is skipped.
@@ -133,7 +134,8 @@ def _from_swag(fields: dict[str, str]) -> dict[str, Any]:
     endings = [fields[name] for name in _endings(fields)]
     choices = [x.strip() and f"{fields['sent2']} {x}".strip() for x in endings]
     asked: dict[str, Any] = {"question": fields["sent1"], "choices": choices}
-    if label := fields.get("label", "").strip():
+    label = fields.get("label", "").strip()
+    if label not in ("", "-1"):  # -1: Hugging Face's test set, without answers
         asked["answer"] = int(label) if label.isdecimal() else label
     return asked
 
