@@ -26,6 +26,7 @@ import numpy as np
 import show_batches
 
 from bert_jax.corpus import shards
+from bert_jax.errors import UserError
 
 RECIPES = (*show_batches.RECIPES, "albert:base", "electra:small", "roberta:base")
 
@@ -80,12 +81,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     values = parser.parse_args()
     warnings.simplefilter("ignore")
-    corpora = [shards.open_corpus(folder) for folder in values.corpus.split(",")]
     shape = {"length": values.length, "batch_size": values.batch_size}
     makers = {}
-    for recipe in values.recipes:
-        made = show_batches.batches(corpora, recipe, **shape)
-        makers[recipe] = made.batches(0, 10**9).__next__
+    try:
+        corpora = [shards.open_corpus(folder) for folder in values.corpus.split(",")]
+        for recipe in values.recipes:
+            made = show_batches.batches(corpora, recipe, **shape)
+            makers[recipe] = made.batches(0, 10**9).__next__
+    except (FileNotFoundError, UserError) as error:  # no such recipe, for example
+        parser.error(str(error))
     if values.collator:
         makers["collator"] = collator(corpora[0], **shape)
     measures = {

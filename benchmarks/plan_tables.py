@@ -40,6 +40,8 @@ def rows(recipe: str, topology: str, *flags: str) -> list[list[str]]:
     command = [sys.executable, "-m", "bert_jax.run.plan", config, *flags]
     command += [f"--topology={topology}", "--schedule", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE)
+    if done.returncode:  # run.plan has said why
+        sys.exit(done.returncode)
     plan = json.loads(done.stdout)
     chip_hours = plan["seconds_at_peak"] / 0.4 / 3600 * plan["chips"]
     cells = []

@@ -21,6 +21,7 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -134,11 +135,18 @@ def main():
     if values.side:
         serve(values.side, make_case(values.cases, values))
         return
+    names = [*(ACCELERATOR_CASES if values.accelerator else CASES)]
+    names = values.cases.split(",") if values.cases else names
+    sizes = "|".join(training_steps.SIZES)
+    known = re.compile(f"({sizes})_(float32|bfloat16)(_[1-9][0-9]*)?")
+    if unknown := [name for name in names if not known.fullmatch(name)]:
+        parser.error(
+            f"--cases: unknown {', '.join(unknown)}; there are {sizes}, each with "
+            "_float32 or _bfloat16, and then _LENGTH or nothing"
+        )
     minutes = values.minutes or (9.5 if values.accelerator else 5.0)
     end = time.monotonic() + 60 * minutes
     sides, environment, kind = prepare(values)
-    names = [*(ACCELERATOR_CASES if values.accelerator else CASES)]
-    names = values.cases.split(",") if values.cases else names
     report = {"device": kind}
     for i, name in enumerate(names):
         begin = time.monotonic()

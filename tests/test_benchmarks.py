@@ -3,6 +3,7 @@
 import argparse
 import ast
 import dataclasses
+import importlib
 import json
 import os
 import runpy
@@ -10,13 +11,13 @@ import subprocess
 import sys
 import time
 
-import finetune_table
 import finetune_vs_huggingface
 import flax.linen as nn
 import glue_files
 import interleaved_timing as timing
 import jax
 import numpy as np
+import plan_tables
 import pytest
 from commands import ROOT
 
@@ -89,12 +90,40 @@ def test_help_is_the_docstring(path, monkeypatch, capsys):
     assert docstring in capsys.readouterr().out
 
 
-def test_unknown_tasks_are_refused(monkeypatch, capsys):
-    flags = ["--data=d", "--pretrained=p", "--output=o", "--tasks=CoLA,SST2"]
-    monkeypatch.setattr(sys, "argv", ["finetune_table.py", *flags])
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        (
+            "finetune_table",
+            ["--data=d", "--pretrained=p", "--output=o", "--tasks=CoLA,SST2"],
+            "--tasks: unknown SST2; there are CoLA, SST-2",
+        ),
+        (
+            "step_vs_huggingface",
+            ["--cases=tiny_float32,base_float16,mini_float32_0"],
+            "--cases: unknown base_float16, mini_float32_0; there are tiny|mini|",
+        ),
+        ("input_pipeline", ["--corpus=CORPUS", "--recipes", "none"], "configs/none.py"),
+        ("input_pipeline", ["--corpus=CORPUS", "--recipes", "electra:none"], "'none'"),
+        ("input_pipeline", ["--corpus=nowhere"], "no corpus in nowhere"),
+    ],
+)
+def test_unknown_names_are_refused(name, flags, message, corpus, monkeypatch, capsys):
+    flags = [flag.replace("CORPUS", str(corpus.folder)) for flag in flags]
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *flags])
     with pytest.raises(SystemExit, match="2"):
-        finetune_table.main()
-    assert "--tasks: unknown SST2; there are CoLA, SST-2" in capsys.readouterr().err
+        importlib.import_module(name).main()
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_refused_plan_ends_the_tables(monkeypatch, capfd):
+    """Its message is the last line."""
+    rows = [("bert_base", "v4:2x2x4", "--config.encoder.num_heads=5")]
+    monkeypatch.setattr(plan_tables, "ROWS", rows)
+    monkeypatch.setattr(sys, "argv", ["plan_tables.py"])
+    with pytest.raises(SystemExit, match="2"):
+        plan_tables.main()
+    assert "num_heads=5 does not divide" in capfd.readouterr().err.splitlines()[-1]
 
 
 def test_the_models_whose_losses_are_compared_begin_with_the_same_parameters():
