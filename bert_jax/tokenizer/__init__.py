@@ -25,6 +25,7 @@ import tokenizers
 from bert_jax import io_errors, storage
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import (
+    continuations,
     former_format,
     plain_text,
     special_tokens,
@@ -258,28 +259,8 @@ class Tokenizer:
 
     @functools.cached_property
     def _inside_line(self) -> "Tokenizer":
-        """Tokenizer that neither adds nor removes a space at the beginning of a text.
-
-        A splitter behind another one marks each word, and stays as it is. But Metaspace
-        behind a split at white space (XLM-R) is replaced by Metaspace alone, which
-        marks a word by the space before it.
-        """
-        values = json.loads(self.pipeline)
-        splitters = token_texts.all_steps(values["pre_tokenizer"])
-        splitters = [step for step in splitters if step["type"] != "Sequence"]
-        if [step["type"] for step in splitters] == ["WhitespaceSplit", "Metaspace"]:
-            splitters = splitters[1:]
-            values["pre_tokenizer"] = splitters[0]
-            spaces = [
-                {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
-                for pattern, content in ((r"\s+", " "), (" $", ""))
-            ]
-            steps = [*filter(None, [values["normalizer"]]), *spaces]
-            values["normalizer"] = {"type": "Sequence", "normalizers": steps}
-        replaced = {"add_prefix_space": False, "prepend_scheme": "never"}
-        replaced |= {"prepend": "", "strip_left": False}
-        for step in [*token_texts.all_steps(values["normalizer"]), *splitters[:1]]:
-            step.update({k: v for k, v in replaced.items() if k in step})
+        """Tokenizer for a text inside a line: it neither adds nor removes a space."""
+        values = continuations.pipeline(self._values)
         if values == self._values:
             return self
         return dataclasses.replace(self, pipeline=json.dumps(values))
