@@ -10,6 +10,7 @@ from bert_jax.interop import (
     json_files,
     published,
     safetensors,
+    special_token_layout,
     vocabularies,
 )
 from bert_jax.interop.safetensors import LazyArray
@@ -70,7 +71,7 @@ def read(folder: pathlib.Path) -> published.Published:
             for name, array in arrays.items()
         }
     if (folder / PIPELINE_FILE).exists():
-        vocabularies.check_special_token_layout(
+        special_token_layout.check(
             str(folder),
             tokenizer,
             cls_is_last=config.family.cls_is_last,

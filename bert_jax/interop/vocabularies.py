@@ -4,7 +4,6 @@ A `tokenizer.json` is used as it is. Older folders have vocabularies instead;
 their pipelines follow from the family of the model.
 """
 
-import json
 import os
 import pathlib
 import re
@@ -17,7 +16,7 @@ from bert_jax import config as config_lib
 from bert_jax import io_errors, storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import json_files
+from bert_jax.interop import json_files, special_token_layout
 from bert_jax.interop.families import BERT, FAMILIES
 from bert_jax.tokenizer import (
     PIPELINE_FILE,
@@ -267,61 +266,6 @@ def has_one_segment(folder: storage.Path, tokenizer: Tokenizer) -> bool:
     return any(given.special_tokens_mask) and not any(given.type_ids)
 
 
-def check_special_token_layout(
-    source: str, tokenizer: Tokenizer, *, cls_is_last: bool, has_segments: bool
-) -> None:
-    """Check that a pipeline joins texts as bert_jax does, if it adds special tokens."""
-    given, native = _joined_texts(tokenizer, cls_is_last, "a", "b")
-    if not any(given.special_tokens_mask):
-        return
-    single, native_single = _joined_texts(tokenizer, cls_is_last, "a")
-    for what, got, expected in (
-        ("joins text pairs", given, native),
-        ("surrounds a text", single, native_single),
-    ):
-        if got.ids != expected.ids:
-            raise UserError(
-                f"{source}: {PIPELINE_FILE} {what} as {_template(got)}; "
-                f"bert_jax supports {_template(expected)} only"
-            )
-    if has_segments and given.type_ids != native.type_ids:
-        raise UserError(
-            f"{source}: {PIPELINE_FILE} gives the segments {given.type_ids} to the "
-            f"pair {_template(given)}; bert_jax supports {native.type_ids} only"
-        )
-
-
-def _joined_texts(
-    tokenizer: Tokenizer, cls_is_last: bool, *texts: str
-) -> tuple[tokenizers.Encoding, tokenizers.Encoding]:
-    """Add special tokens to one text or two as the pipeline does, and as bert_jax."""
-    pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
-    given = pipeline.encode(*texts)
-    pipeline.post_processor = _post_processor(tokenizer, cls_is_last)
-    return given, pipeline.encode(*texts)
-
-
-def _post_processor(
-    tokenizer: Tokenizer, cls_is_last: bool
-) -> tokenizers.processors.PostProcessor:
-    return pipelines.join_texts(
-        tokenizer.special_tokens,
-        {token: i for i, token in enumerate(tokenizer.tokens)},
-        separators=[tokenizer.tokens[i] for i in tokenizer.pair_separators],
-        cls_is_last=cls_is_last,
-    )
-
-
-def _template(pair: tokenizers.Encoding) -> str:
-    """Return the special tokens of a pair, and letters for its texts."""
-    shown: list[str] = []
-    for source, token in zip(pair.sequence_ids, pair.tokens, strict=True):
-        part = token if source is None else "AB"[source]
-        if part not in "AB" or shown[-1:] != [part]:
-            shown.append(part)
-    return " ".join(shown)
-
-
 # ---- out
 
 
@@ -334,14 +278,9 @@ def write(
 ) -> None:
     """Write a tokenizer as `AutoTokenizer.from_pretrained` reads it."""
     has_segments = encoder.type_vocab_size > 1
-    pair, native = _joined_texts(tokenizer, cls_is_last, "a", "b")
-    single, native_single = _joined_texts(tokenizer, cls_is_last, "a")
-    is_same = (single.ids, pair.ids) == (native_single.ids, native.ids)
-    if not is_same or (has_segments and pair.type_ids != native.type_ids):
-        values = json.loads(tokenizer.pipeline)
-        step = _post_processor(tokenizer, cls_is_last)
-        values["post_processor"] = json.loads(step.__getstate__())
-        tokenizer = tokenizer_lib.make(values, tokenizer.settings())
+    tokenizer = special_token_layout.apply(
+        tokenizer, cls_is_last=cls_is_last, has_segments=has_segments
+    )
     tokenizer.save(folder)
     names = ["input_ids", "token_type_ids", "attention_mask"]
     if not has_segments:
