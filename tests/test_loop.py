@@ -17,7 +17,7 @@ from bert_jax import config, pretraining, storage
 from bert_jax.corpus import shards
 from bert_jax.data import batches
 from bert_jax.errors import UserError
-from bert_jax.objectives import masked_lm
+from bert_jax.objectives import masked_lm, metric_sums
 from bert_jax.training import (
     checkpoint,
     goodput,
@@ -232,29 +232,61 @@ def test_profile_cache_and_shares_of_time(corpus, tmp_path, capsys, monkeypatch)
     assert 0 < float(shares["goodput"].rstrip("%")) < 100
 
 
-def test_the_rest_of_a_phase_is_described_once(monkeypatch):
-    clock = types.SimpleNamespace(perf_counter=lambda: 5.0)
-    monkeypatch.setattr(throughput, "time", clock)
-    devices = np.array(jax.devices())
-    mesh = types.SimpleNamespace(devices=devices)
-    run = types.SimpleNamespace(mesh=mesh, flops=lambda *_: 1.0)
-    phase = types.SimpleNamespace(lengths=(8,), batch_size=4)
+@pytest.fixture
+def window(clock, monkeypatch):
+    """A window of a ledger that counts steps of four sequences, of 1e9 operations."""
+    monkeypatch.setattr(throughput.hardware, "peak_flops", lambda kind: 1e9 / 8)
+    mesh = types.SimpleNamespace(devices=np.array(jax.devices()))
+    run = types.SimpleNamespace(mesh=mesh, flops=lambda *_: 1e9)
+    ledger = goodput.Ledger()
+    ledger.switch("step")
+    window = throughput.Window(run, ledger)
+    window.begin_phase(types.SimpleNamespace(lengths=(8,), batch_size=4))
 
-    def described(window, steps, seconds, left):
-        window.restart()
+    def count(steps, seconds):
+        clock.time += seconds
         for _ in range(steps):
-            window.count(8, np.zeros(len(devices)))
-        with monkeypatch.context() as later:
-            later.setattr(clock, "perf_counter", lambda: 5.0 + seconds)
-            return window.describe_remaining_time(left)
+            window.count(8, np.zeros(len(jax.devices())))
 
-    window = throughput.Window(run)
-    window.begin_phase(phase)
-    assert described(window, 99, 9.9, 599) == ""  # too few to care
-    window.begin_phase(phase)
-    assert described(window, 1, 9.0, 7000) == ""  # too few to know
-    assert described(window, 99, 9.9, 6900).startswith("about 12 min for the other 6,9")
-    assert described(window, 100, 9.9, 6800) == ""
+    return window, ledger, count
+
+
+def test_rates_are_those_of_all_steps_since_the_last_report(window, clock):
+    """Evaluations and saves between the steps are left out."""
+    window, ledger, count = window
+    none = metric_sums.zeros(["grad_norm"])
+    count(3, 2.0)
+    for bucket in ("evaluation", "checkpoint", "profile"):
+        with ledger.counting(bucket):
+            clock.time += 100.0
+    with ledger.counting("data_wait"):
+        clock.time += 0.5
+    count(2, 1.5)
+    assert window.close(none) == {
+        "sequences_per_sec": 5 * 4 / 4.0,
+        "data_wait_fraction": 0.5 / 4.0,
+        "mfu": 5 / 4.0,
+    }
+    count(10, 2.0)
+    assert window.close(none)["sequences_per_sec"] == 20
+    assert window.shares() == {"data_wait_fraction": 0.5 / 6, "mfu": 15 / 6}
+
+
+def test_the_rest_of_a_phase_is_described_once(window):
+    window, _, count = window
+    none = metric_sums.zeros(["grad_norm"])
+    count(99, 9.9)
+    assert window.describe_remaining_time(599) == ""  # too few to care
+    window.begin_phase(window._phase)
+    count(1, 9.0)
+    assert window.describe_remaining_time(7000) == ""  # too few to know
+    window.close(none)
+    count(99, 9.9)
+    line = window.describe_remaining_time(6960)
+    assert line.startswith("about 12 min for the other 6,9")
+    window.close(none)
+    count(100, 9.9)
+    assert window.describe_remaining_time(6800) == ""
 
 
 def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypatch):

@@ -69,6 +69,11 @@ class Ledger:
         self._settle()
         self._bucket = bucket
 
+    def seconds(self, bucket: str) -> float:
+        """Return the time in a bucket so far."""
+        self._settle()
+        return self._seconds[bucket]
+
     def fractions(self) -> dict[str, float]:
         """Return the share of each bucket, and `goodput`, the share of steps."""
         shares = self._shares()

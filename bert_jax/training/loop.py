@@ -83,7 +83,7 @@ class Loop:
         self._run = saver.run
         self._config = saver.run.config.loop
         self._ledger = saver.ledger
-        self._window = throughput.Window(saver.run)
+        self._window = throughput.Window(saver.run, saver.ledger)
         self._is_profiling = False
         self._done = int(state.step)
         self._skipped = int(state.skipped)
@@ -167,7 +167,6 @@ class Loop:
                 if saves or self._stopping:
                     self._reporter.flush()
                     self._saver.save(self._done, self._state, self._phase)
-                self._window.restart()
             self._stop_if_asked()
             ready = time.perf_counter()
 
@@ -176,7 +175,7 @@ class Loop:
         steps = self._end - self._begin
         batches = self._data.batches(self._done - self._begin, steps)
         while self._done < self._end:
-            with self._window.waiting(), self._ledger.counting("data_wait"):
+            with self._ledger.counting("data_wait"):
                 batch = next(batches)
             yield batch["input_ids"].shape[-1], self._to_devices(batch)
 
@@ -206,7 +205,6 @@ class Loop:
             self._saver.compile(self._state)
             processes.wait_for_all()
         self._ledger.switch("step")
-        self._window.restart()
         return steps
 
     def _signals(self, host_seconds: float = 0.0) -> jax.Array:
@@ -342,7 +340,6 @@ class Loop:
         with self._ledger.counting("profile"):
             jax.profiler.start_trace(str(folder))
         self._is_profiling = True
-        self._window.restart()
 
     def _ends_profile(self) -> bool:
         first, count = self._config.profile_step, self._config.profile_steps

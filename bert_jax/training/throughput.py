@@ -1,13 +1,9 @@
 """Throughput of training: steps since the last report, and of the whole start."""
 
-import contextlib
-import time
-from collections.abc import Iterator
-
 import numpy as np
 
 from bert_jax.objectives import metric_sums
-from bert_jax.training import hardware
+from bert_jax.training import goodput, hardware
 from bert_jax.training.run_description import Phase, Run
 
 # Shorter remaining times are not announced.
@@ -17,10 +13,13 @@ _ENOUGH_STEPS = 10
 
 
 class Window:
-    """Measurement of the time and steps since the last report, with totals."""
+    """Measurement of the time and steps since the last report, with totals.
 
-    def __init__(self, run: Run):
-        self._run = run
+    The time comes from the run's account, without evaluations, saves and profiles.
+    """
+
+    def __init__(self, run: Run, ledger: goodput.Ledger):
+        self._run, self._ledger = run, ledger
         devices = list(run.mesh.devices.flat)
         # 0 where the peak is not known.
         self._peak = len(devices) * hardware.peak_flops(devices[0].device_kind)
@@ -33,22 +32,18 @@ class Window:
         self._phase = phase
         self._step_flops = {n: self._run.flops(phase, n) for n in phase.lengths}
         self._has_described = False
-        self.restart()
+        self._restart()
 
-    def restart(self) -> None:
-        """Restart the window, to leave out the time since the last step."""
-        self._start = time.perf_counter()
-        self._waited = 0.0
+    def _restart(self) -> None:
+        self._start = self._seconds()
         self._steps = 0
         self._flops = 0.0
         self._host_seconds = np.zeros(len(self._process_of_device))
 
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count the time inside as waiting for data."""
-        start = time.perf_counter()
-        yield
-        self._waited += time.perf_counter() - start
+    def _seconds(self) -> np.ndarray:
+        """Return the seconds of all steps so far, and those of waiting for data."""
+        waited = self._ledger.seconds("data_wait")
+        return np.array([self._ledger.seconds("step") + waited, waited])
 
     def count(self, length: int, host_seconds: np.ndarray) -> None:
         """Count a completed step, with the host seconds of each device's process."""
@@ -61,7 +56,7 @@ class Window:
         if self._has_described or self._steps < _ENOUGH_STEPS:
             return ""
         self._has_described = True
-        seconds = time.perf_counter() - self._start
+        seconds = self._seconds()[0] - self._start[0]
         minutes = steps_left * seconds / self._steps / 60
         if minutes < _SHORT_MINUTES:
             return ""
@@ -71,10 +66,10 @@ class Window:
     def close(self, sums: metric_sums.MetricSums) -> dict[str, float]:
         """Return the metrics of the window, and start the next one.
 
-        `sums` may include steps before the window.
+        `sums` may include steps of an earlier start.
         """
         values = {}
-        seconds = time.perf_counter() - self._start
+        seconds, waited = map(float, self._seconds() - self._start)
         sequences = self._steps * self._phase.batch_size
         finite_steps = float(sums["grad_norm"].count)
         if finite_steps:
@@ -83,11 +78,11 @@ class Window:
             tokens = self._steps * positions * (1.0 - padding)
             values["tokens_per_sec"] = tokens / seconds
         values["sequences_per_sec"] = sequences / seconds
-        measured = seconds, self._waited, self._flops
+        measured = seconds, waited, self._flops
         self._totals += measured
         values |= self._shares(*measured)
         values |= self._host_spread()
-        self.restart()
+        self._restart()
         return values
 
     def shares(self) -> dict[str, float]:
