@@ -7,7 +7,6 @@ W[D_fsdp, F_tensor].
 """
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -316,17 +315,13 @@ def device_sharding(mesh: Mesh) -> NamedSharding:
 
 def from_each_process(mesh: Mesh, values: np.ndarray) -> jax.Array:
     """Build an array [devices, ...] of the values of each device's process."""
-    shape = (mesh.size, *values.shape)
-    return jax.make_array_from_callback(
-        shape,
-        device_sharding(mesh),
-        lambda index: np.broadcast_to(
-            values, (len(range(*index[0].indices(shape[0]))), *values.shape)
-        ),
+    shape = (len(mesh.local_devices), *values.shape)
+    local = np.broadcast_to(values, shape)
+    return jax.make_array_from_process_local_data(
+        device_sharding(mesh), local, (mesh.size, *values.shape)
     )
 
 
-@functools.cache  # each step asks for the same rows
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """Return the rows of a batch that devices of this process hold, ascending.
 
@@ -341,15 +336,5 @@ def to_devices(
     mesh: Mesh, batch: dict[str, np.ndarray], batch_size: int
 ) -> dict[str, jax.Array]:
     """Put a batch on the devices of all processes, from its `local_rows`."""
-    sharding, rows = batch_sharding(mesh), local_rows(mesh, batch_size)
-
-    def put(values):
-        def part(index):
-            start, stop, _ = index[0].indices(batch_size)
-            first = np.searchsorted(rows, start)
-            return values[first : first + stop - start]
-
-        shape = (batch_size, *values.shape[1:])
-        return jax.make_array_from_callback(shape, sharding, part)
-
-    return {name: put(values) for name, values in batch.items()}
+    shapes = {name: (batch_size, *x.shape[1:]) for name, x in batch.items()}
+    return jax.make_array_from_process_local_data(batch_sharding(mesh), batch, shapes)
