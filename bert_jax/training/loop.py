@@ -34,22 +34,10 @@ from bert_jax.training import (
     throughput,
 )
 from bert_jax.training import step as step_lib
-from bert_jax.training.run_description import Phase, PhaseData, Run
+from bert_jax.training.run_description import Phase, PhaseData
 
 # Steps that may be in flight while the next batch is made.
 _STEPS_AHEAD = 2
-
-
-def open_data(run: Run, phase: Phase) -> PhaseData:
-    """Open the data of a phase, for the rows of a batch that this process makes.
-
-    Raises:
-      UserError: In all processes, if the data of one of them is missing or damaged.
-    """
-    processes.say(f"{phase.name}: opening data")
-    rows = sharding.local_rows(run.mesh, phase.batch_size)
-    with processes.raise_in_all():
-        return phase.open_data(rows)
 
 
 class _InFlight(NamedTuple):
@@ -69,14 +57,11 @@ class Loop:
         saver: saving.Saver,
         state: step_lib.TrainState,
         constants: dict[str, Any],
-        data: PhaseData | None,
         reporter: reporting.Reporter,
         stop_requests: interrupts.StopRequests,
     ):
         self._state = state
         self._constants = constants
-        # Data of the next phase, if it is open already.
-        self._opened = data
         self._saver = saver
         self._reporter = reporter
         self._stop_requests = stop_requests
@@ -129,12 +114,7 @@ class Loop:
             self._run, phase, self._signals, self._to_devices, self._saver.heartbeat
         )
         self._ledger.switch("init")
-        self._reporter.advance(self._done, f"{phase.name}: opening data")
-        # Free the memory of the previous phase first.
-        self._data, self._opened = self._opened, None
-        if self._data is None:
-            self._data = open_data(self._run, phase)
-        self._saver.heartbeat()
+        self._open_data()
         if is_evaluation_missing:
             self._evaluate()
             self._stop_if_asked()
@@ -169,6 +149,21 @@ class Loop:
                     self._saver.save(self._done, self._state, self._phase)
             self._stop_if_asked()
             ready = time.perf_counter()
+
+    def _open_data(self) -> None:
+        """Open the data of the phase, for the rows that this process makes.
+
+        Raises:
+          UserError: In all processes, if the data of one of them is damaged.
+        """
+        label = f"{self._phase.name}: opening data"
+        self._reporter.advance(self._done, label)
+        processes.say(label)
+        self._data: PhaseData | None = None  # frees the memory of the previous phase
+        rows = sharding.local_rows(self._run.mesh, self._phase.batch_size)
+        with processes.raise_in_all():
+            self._data = self._phase.open_data(rows)
+        self._saver.heartbeat()
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
         """Yield length and batch of each step of the phase, on the devices."""

@@ -111,7 +111,6 @@ def train(
             processes.say(line)
         shapes = run.state_shapes
         state = saver.checkpoints.restore(shapes)
-        data = None
         if state is None:
             if processes.call_on_main(lambda: workdir.had_checkpoint(saver.folder)):
                 raise UserError(
@@ -119,9 +118,6 @@ def train(
                     "back, or give another --workdir to start from step 0",
                     everywhere=True,
                 )
-            # Before the parameters, which take longer: shards may be missing.
-            data = loop.open_data(run, run.phases[0])
-            saver.heartbeat()
             processes.say("initialising the parameters")
             key = jax.random.key(run.config.seed)
             state = change_initial(sharding.initialise(run.init, shapes, key))
@@ -136,8 +132,7 @@ def train(
             _continue_account(saver, step)
         reports = reporting.Reporter(saver.folder, run.total_steps, step)
         with sharding.use(run.mesh), reports as reporter:
-            training = loop.Loop(saver, state, constants, data, reporter, stop_requests)
-            del data  # the loop closes it before it opens the next
+            training = loop.Loop(saver, state, constants, reporter, stop_requests)
             state = training.train()
         if saver.best:
             # The result is the best state. The run itself resumes from its last.
