@@ -11,7 +11,6 @@ from bert_jax import config as config_lib
 from bert_jax import teacher, warm_start
 from bert_jax.corpus import mixture, shards
 from bert_jax.errors import UserError
-from bert_jax.interop import checkpoints
 from bert_jax.objectives import (
     Objective,
     causal_lm,
@@ -75,12 +74,7 @@ def pretrain(
         config.check_rates(overrides)
         config = fill_in_from_corpora(config, corpora)
     if source:
-        config = config_lib.fill_in(
-            config,
-            "init_fingerprint",
-            source.fingerprint or checkpoints.fingerprint(source.path),
-            f"the parameters of {source.path} have changed",
-        )
+        config = warm_start.fill_in_fingerprint(config, source)
     if isinstance(config.objective, config_lib.DistillationConfig):
         config = teacher.fill_in_fingerprint(config)
     run = make_run(config, sharding.make_mesh(config.mesh), corpora)

@@ -1,8 +1,8 @@
-"""Initialisation of pretraining from the parameters of a checkpoint."""
+"""Checkpoints that runs start from, and how further pretraining starts from one."""
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from etils import epath
@@ -16,6 +16,8 @@ from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import processes, restore, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run_description import Run
+
+T = TypeVar("T")
 
 # Embedding tables that may have more or fewer rows than in the checkpoint, and the
 # encoder fields with their numbers of rows.
@@ -45,14 +47,16 @@ def read_source(path: epath.Path, fingerprint: str = "") -> Source:
     return Source(path, checkpoints.read_metadata(path), fingerprint)
 
 
-def find_source(config: config_lib.PretrainConfig, folder: str) -> Source:
-    """Find the checkpoint `init_from` of a run.
+def find_source(
+    config: config_lib.PretrainConfig | config_lib.FinetuneConfig, folder: str
+) -> Source:
+    """Find the checkpoint `init_from` of a run with the workdir `folder`.
 
     A run that resumes does not need it any more. If it is gone, the metadata comes from
-    the run's own checkpoint, with the encoder of the run: metadata has the encoder of
-    one phase, which may have other rotary bases.
+    the run's own checkpoint. In pretraining, the encoder is then the run's: metadata
+    has the encoder of one phase, which may have other rotary bases.
     """
-    if config.init_from == PLACEHOLDER:
+    if config.init_from in ("", PLACEHOLDER):
         raise UserError(
             "init_from is not set; pass --config.init_from=DIR: a workdir, a "
             "checkpoint in it, or a folder of another project"
@@ -63,8 +67,24 @@ def find_source(config: config_lib.PretrainConfig, folder: str) -> Source:
     if checkpoints.exists(path):
         return read_source(path, fingerprint)
     own = checkpoints.read_metadata(restore.find(folder))
-    of_run = config_lib.from_dict(config_lib.EncoderConfig, own.config["encoder"])
-    return Source(path, dataclasses.replace(own, encoder=of_run), fingerprint)
+    if "encoder" in own.config:
+        of_run = config_lib.from_dict(config_lib.EncoderConfig, own.config["encoder"])
+        own = dataclasses.replace(own, encoder=of_run)
+    return Source(path, own, fingerprint)
+
+
+def fill_in_fingerprint(config: T, source: Source) -> T:
+    """Return the config of a run with `init_fingerprint`. All processes must call it.
+
+    Raises:
+      UserError: The parameters are not those that the run started from.
+    """
+    return config_lib.fill_in(
+        config,
+        "init_fingerprint",
+        source.fingerprint or checkpoints.fingerprint(source.path),
+        f"the parameters of {source.path} have changed",
+    )
 
 
 def fill_in_encoder(

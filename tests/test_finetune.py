@@ -16,7 +16,7 @@ import pytest
 import runs
 from commands import ROOT, assert_refused, call, succeed
 
-from bert_jax import config, finetuning, prediction
+from bert_jax import config, finetuning, prediction, warm_start
 from bert_jax.errors import Interrupted, UserError
 from bert_jax.finetuning import batches, initialise
 from bert_jax.tasks import classification
@@ -505,7 +505,7 @@ def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch
 
     def begin(asked, folder):
         """Write the config as a run does, and let pretraining save a checkpoint."""
-        source, _ = initialise.find_source(asked, folder)
+        source = warm_start.find_source(asked, folder).path
         begun.append((pathlib.Path(folder).name, pathlib.Path(source).name))
         started = config.to_dict(dataclasses.replace(asked, init_from=str(source)))
         pathlib.Path(folder).mkdir(parents=True, exist_ok=True)

@@ -14,16 +14,14 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax import config as config_lib
-from bert_jax import storage, tasks
+from bert_jax import storage, tasks, warm_start
 from bert_jax.errors import UserError
 from bert_jax.finetuning import batches, initialise
-from bert_jax.interop import checkpoints
 from bert_jax.tasks import choice, classification, squad, tagging, task_files
 from bert_jax.training import (
     inference,
     optimizer,
     processes,
-    restore,
     session,
     sharding,
 )
@@ -57,8 +55,8 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
     # Later seeds begin with the same checkpoint, even if there is a newer one by then.
     with processes.raise_in_all():
         first = str(storage.path(folder) / f"seed-{config.seed}")
-        source, _ = initialise.find_source(config, first)
-    config = dataclasses.replace(config, init_from=str(source))
+        source = warm_start.find_source(config, first)
+    config = dataclasses.replace(config, init_from=str(source.path))
     with _compiling_once():
         for seed in range(config.seed, config.seed + config.repeats):
             name = f"seed-{seed}"
@@ -139,30 +137,23 @@ def _finetune_once(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run once. Return the scores and the content of results.json."""
     with session.prepare(config.loop) as ledger:
-        source, fingerprint = initialise.find_source(config, folder)
-        # A continuation does not need the source, which may be gone.
-        pretrained = checkpoints.read_metadata(
-            source if checkpoints.exists(source) else restore.find(folder)
-        )
-        encoder = initialise.encoder_config(config, pretrained.encoder)
-        task = TASKS[config.task.kind](config.task, pretrained.tokenizer)
+        source = warm_start.find_source(config, folder)
+        tokenizer = source.metadata.tokenizer
+        encoder = initialise.encoder_config(config, source.metadata.encoder)
+        task = TASKS[config.task.kind](config.task, tokenizer)
     config = config_lib.fill_in(
-        dataclasses.replace(config, init_from=str(source)),
+        dataclasses.replace(config, init_from=str(source.path)),
         "task.fingerprint",
         task.fingerprint,
         f"the examples at hand have {task.fingerprint}",
     )
-    config = config_lib.fill_in(
-        config,
-        "init_fingerprint",
-        fingerprint or checkpoints.fingerprint(source),
-        f"{source} has other parameters",
-    )
+    config = warm_start.fill_in_fingerprint(config, source)
     run = make_run(config, sharding.make_mesh(config.mesh), encoder, task)
     processes.say(describe_counts(task.description))
-    tokenizer = pretrained.tokenizer
     with session.open_session(run, folder, tokenizer, ledger, task.settings) as opened:
-        change = functools.partial(initialise.load_initial_params, config, run, source)
+        change = functools.partial(
+            initialise.load_initial_params, config, run, source.path
+        )
         state = session.train(opened, change)
         (phase,) = run.phases
         engine = inference.Engine(run.objective, state.params, run.mesh, phase.lengths)
@@ -178,7 +169,7 @@ def _finetune_once(
             {
                 **scores,
                 **task.description,
-                "init_from": "random" if config.random_init else str(source),
+                "init_from": "random" if config.random_init else str(source.path),
                 "step": int(state.step),
                 "steps": run.total_steps,
                 "seed": config.seed,

@@ -9,23 +9,11 @@ import jax.numpy as jnp
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
 from bert_jax.training import processes, restore, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run_description import Run
-
-
-def find_source(
-    config: config_lib.FinetuneConfig, folder: str
-) -> tuple[epath.Path, str]:
-    """Return the initial checkpoint, and its fingerprint if that is known."""
-    if not config.init_from:
-        raise UserError(
-            "init_from is empty; pass --config.init_from=WORKDIR of a pretraining run"
-        )
-    return checkpoints.initial_checkpoint(config.init_from, folder, type(config))
 
 
 def encoder_config(
