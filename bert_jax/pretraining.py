@@ -68,7 +68,8 @@ def pretrain(
             processes.say(mixture.describe(config.of_phase(0).data, corpora))
         if config.init_from:
             source = warm_start.find_source(config, folder)
-            config = warm_start.fill_in_encoder(config, source, corpora[0], overrides)
+            warm_start.check_tokenizer(source, corpora[0])
+            config = warm_start.with_encoder_of(config, source, overrides)
         if isinstance(config.objective, config_lib.DistillationConfig):
             config = teacher.fill_in_teacher(config, folder, corpora[0], overrides)
         config.check_rates(overrides)

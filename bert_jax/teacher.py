@@ -43,13 +43,7 @@ def fill_in_teacher(
     if not checkpoints.exists(path):  # a student needs it in each step
         path = checkpoints.find(objective.teacher)
     source = warm_start.read_source(path)
-    expected = source.metadata.tokenizer.fingerprint
-    if expected != corpus.tokenizer.fingerprint:
-        raise UserError(
-            f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
-            f"but the teacher {path} has {expected}; build the corpus with the "
-            "teacher's tokenizer"
-        )
+    warm_start.check_tokenizer(source, corpus)
     return with_encoder_of(config, source, overrides)
 
 

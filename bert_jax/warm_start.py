@@ -87,16 +87,11 @@ def fill_in_fingerprint(config: T, source: Source) -> T:
     )
 
 
-def fill_in_encoder(
-    config: config_lib.PretrainConfig,
-    source: Source,
-    corpus: shards.Corpus,
-    overrides: Collection[str],
-) -> config_lib.PretrainConfig:
-    """Return the config with the encoder of a checkpoint.
+def check_tokenizer(source: Source, corpus: shards.Corpus) -> None:
+    """Check that a corpus has the tokenizer of a checkpoint.
 
     Raises:
-      UserError: The checkpoint does not fit the corpus or the config.
+      UserError: It has another one.
     """
     expected, path = source.metadata.tokenizer.fingerprint, source.path
     if expected != corpus.tokenizer.fingerprint:
@@ -106,13 +101,16 @@ def fill_in_encoder(
             "tokenizer: the folder tokenizer beside its folder checkpoints, or else "
             f"DIR/tokenizer of run.convert --input={path} --output=DIR --to=native"
         )
-    return with_encoder_of(config, source, overrides)
 
 
 def with_encoder_of(
     config: config_lib.PretrainConfig, source: Source, overrides: Collection[str]
 ) -> config_lib.PretrainConfig:
-    """Return the config with the encoder of a checkpoint; see `encoder`."""
+    """Return the config with the encoder of a checkpoint; see `encoder`.
+
+    Raises:
+      UserError: The checkpoint does not fit the config.
+    """
     changed = encoder(config.encoder, source, overrides)
     # A run may go on with another objective: left to right first, then masked tokens.
     changed = dataclasses.replace(changed, causal=config.objective.causal)

@@ -127,7 +127,7 @@ def test_an_encoder_learns_left_to_right_first(corpus, metadata):
             encoder=dataclasses.replace(asked.encoder, causal=then.causal),
         )
         source = warm_start.Source("SOURCE", saved_by)
-        got = warm_start.fill_in_encoder(asked, source, corpus, ())
+        got = warm_start.with_encoder_of(asked, source, ())
         assert got.encoder == dataclasses.replace(encoder, causal=then.causal)
         objective = pretraining.OBJECTIVES[then.kind](got.encoder, then)
         initial = jax.eval_shape(objective.init, jax.random.key(0))
@@ -147,11 +147,11 @@ def test_encoders_without_segments_are_continued(name, corpus, metadata):
     cfg.data.corpus = str(corpus.folder)
     asked = config.from_configdict(config.PretrainConfig, cfg)
     source = warm_start.Source("SOURCE", own)
-    got = warm_start.fill_in_encoder(asked, source, corpus, ())
+    got = warm_start.with_encoder_of(asked, source, ())
     assert got.encoder.type_vocab_size == 0
     pairs = dataclasses.replace(asked, objective=config.MaskedLmConfig())
     with pytest.raises(UserError, match="set objective.segments=full_sentences, or "):
-        warm_start.fill_in_encoder(pairs, source, corpus, ())
+        warm_start.with_encoder_of(pairs, source, ())
 
 
 def test_a_padded_vocabulary_is_named_by_its_tokens(metadata):
@@ -256,7 +256,7 @@ def test_the_head_of_left_to_right_goes_on_with_masked_tokens(corpus, tmp_path, 
         asked, encoder=config.EncoderConfig(), objective=objective
     )
     source = warm_start.find_source(asked, str(tmp_path))
-    asked = warm_start.fill_in_encoder(asked, source, corpus, ())
+    asked = warm_start.with_encoder_of(asked, source, ())
     _, got = begin(asked, corpus, tmp_path)
     heads = {path for path in before if path.startswith("lm_head/")}
     assert {f"m{path}" for path in heads} <= got.keys()
