@@ -71,10 +71,7 @@ def mask(
     """
     full = (*keys.shape, *shape)
     size = num_words(shape[-1])
-    index = jnp.zeros((), jnp.uint32)
-    for dim in range(keys.ndim, len(full) - 1):
-        index = index * jnp.uint32(full[dim])
-        index = index + lax.broadcasted_iota(jnp.uint32, full, dim)
+    index = randomness.flat_index(full, range(keys.ndim, len(full) - 1))
     column = lax.broadcasted_iota(jnp.uint32, full, len(full) - 1)
     is_second = column >= size
     index = index * jnp.uint32(size) + column

@@ -15,6 +15,7 @@ the mesh, as its documentation says.
 """
 
 import zlib
+from collections.abc import Iterable
 
 import jax.numpy as jnp
 from jax import lax
@@ -60,12 +61,21 @@ def fold_in(
 
 def bits(keys: UInt32[Array, " B"], shape: tuple[int, ...]) -> UInt32[Array, "B ..."]:
     """Return random words [B, *shape], fewer than 2**32 of them for each row."""
-    index = jnp.zeros((), jnp.uint32)
     full = (*keys.shape, *shape)
-    for dim in range(1, len(full)):
-        index = index * jnp.uint32(full[dim])
-        index = index + lax.broadcasted_iota(jnp.uint32, full, dim)
+    index = flat_index(full, range(1, len(full)))
     return _mix(advance(keys.reshape(-1, *[1] * len(shape)), index))
+
+
+def flat_index(shape: tuple[int, ...], dims: Iterable[int]) -> UInt32[Array, "..."]:
+    """Return an array with the index of each entry among those along some dimensions.
+
+    Entries are counted row by row, modulo 2**32.
+    """
+    index = jnp.zeros((), jnp.uint32)
+    for dim in dims:
+        index = index * jnp.uint32(shape[dim])
+        index = index + lax.broadcasted_iota(jnp.uint32, shape, dim)
+    return index
 
 
 def advance(

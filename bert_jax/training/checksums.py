@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model import parameters
+from bert_jax.model import parameters, randomness
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -39,10 +39,7 @@ def _by_leaf(tree: Any) -> list[jax.Array]:
         if x.dtype.itemsize != 4:
             raise TypeError(f"checksums need a type of 4 bytes, got {x.dtype}")
         bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
-        index = jnp.zeros((), jnp.uint32)
-        for dim in range(x.ndim):
-            index = index * jnp.uint32(x.shape[dim])
-            index = index + jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim)
+        index = randomness.flat_index(x.shape, range(x.ndim))
         factor = index * jnp.uint32(0x9E3779B9) | jnp.uint32(1)
         return jnp.sum(bits * factor, dtype=jnp.uint32)
 
