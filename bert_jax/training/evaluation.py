@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from bert_jax.objectives import Batch, BatchShapes, metric_sums
+from bert_jax.objectives import BatchShapes, metric_sums
 from bert_jax.training import programs, sharding
 from bert_jax.training.run_description import Batches, Phase, PhaseData, Run
 
@@ -26,19 +26,18 @@ class Evaluator:
         run: Run,
         phase: Phase,
         signals: Callable[[], jax.Array],
-        to_devices: Callable[..., Batch],
         heartbeat: Callable[[], None],
     ):
         """Prepare the evaluation step.
 
         `signals` returns the `programs.HostSignals` that this process sends with each
-        batch, on the devices, and `to_devices` puts a batch of this process there.
+        batch, on the devices.
         """
         self._run, self._phase = run, phase
         self._losses = phase.objective.losses
         self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}
         self._zeros = programs.zero_sums(phase.objective.metrics, run.mesh)
-        self._signals, self._to_devices = signals, to_devices
+        self._signals = signals
         self._seed = programs.seed_array(run)
         self._heartbeat = heartbeat
         self._replicate = jax.jit(
@@ -99,7 +98,7 @@ class Evaluator:
         sums = self._zeros()
         waiting: collections.deque[jax.Array] = collections.deque()
         for index, batch in enumerate(batches):
-            batch = self._to_devices(batch)
+            batch = sharding.to_devices(self._run.mesh, batch, self._phase.batch_size)
             # Compiled already, unless the run was stopped before its last evaluation.
             self.compile(params, batch)
             add_batch = self._compiled[batch["input_ids"].shape]

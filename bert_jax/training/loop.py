@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from bert_jax.errors import Interrupted
 from bert_jax.objectives import Batch, metric_sums
@@ -111,7 +110,7 @@ class Loop:
         self._stop_requests.exit_on_request()
         self._window.begin_phase(phase)
         self._evaluator = evaluation.Evaluator(
-            self._run, phase, self._signals, self._to_devices, self._saver.heartbeat
+            self._run, phase, self._signals, self._saver.heartbeat
         )
         self._ledger.switch("init")
         self._open_data()
@@ -172,10 +171,9 @@ class Loop:
         while self._done < self._end:
             with self._ledger.counting("data_wait"):
                 batch = next(batches)
-            yield batch["input_ids"].shape[-1], self._to_devices(batch)
-
-    def _to_devices(self, batch: dict[str, np.ndarray]) -> Batch:
-        return sharding.to_devices(self._run.mesh, batch, self._phase.batch_size)
+            size = self._phase.batch_size
+            on_devices = sharding.to_devices(self._run.mesh, batch, size)
+            yield batch["input_ids"].shape[-1], on_devices
 
     def _compile(self) -> dict[int, Any]:
         """Compile the step for each length, and the programs of evaluation and saving.
