@@ -79,22 +79,15 @@ def lower_step(
         skipped = state.skipped + 0
         return state, StepReport(result.loss, result.grad_norm, rate, skipped, signals)
 
-    shardings, constants = sharding.shardings_of(state), run.constant_shapes()
     jitted = jax.jit(
         step_and_report,
-        in_shardings=(
-            shardings,
-            sharding.batch_sharding(run.mesh),
-            sharding.device_sharding(run.mesh),
-            sharding.replicated(run.mesh),
-            sharding.shardings_of(constants),
-        ),
-        out_shardings=(shardings, sharding.replicated(run.mesh)),
+        out_shardings=(sharding.shardings_of(state), sharding.replicated(run.mesh)),
         donate_argnums=0,
         compiler_options=sharding.compiler_options(run.mesh),
     )
+    others = *_signals_and_seed(run), run.constant_shapes()
     with sharding.use(run.mesh):
-        return jitted.lower(state, batch, *_signals_and_seed(run), constants)
+        return jitted.lower(state, batch, *others)
 
 
 def seed_array(run: Run) -> jax.Array:
@@ -129,19 +122,11 @@ def lower_eval(run: Run, phase: Phase, params: Any, batch: Batch) -> jax.stages.
     replicated = sharding.replicated(run.mesh)
     jitted = jax.jit(
         step_and_signals,
-        in_shardings=(
-            sharding.shardings_of(params),
-            sharding.batch_sharding(run.mesh),
-            None,
-            replicated,
-            sharding.device_sharding(run.mesh),
-            replicated,
-        ),
         out_shardings=replicated,
         compiler_options=sharding.compiler_options(run.mesh),
     )
     index = jax.ShapeDtypeStruct((), jnp.int32)
-    sums = jax.eval_shape(lambda: metric_sums.zeros(phase.objective.metrics))
+    sums = jax.eval_shape(zero_sums(phase.objective.metrics, run.mesh))
     with sharding.use(run.mesh):
         return jitted.lower(params, batch, index, sums, *_signals_and_seed(run))
 
@@ -149,8 +134,12 @@ def lower_eval(run: Run, phase: Phase, params: Any, batch: Batch) -> jax.stages.
 def _signals_and_seed(run: Run) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
     """Return the shapes of the arguments that all programs of a run share."""
     shape = run.mesh.size, len(HostSignals._fields)
-    signals = jax.ShapeDtypeStruct(shape, jnp.float32)
-    return signals, jax.ShapeDtypeStruct((), jnp.uint32)
+    of_devices = sharding.device_sharding(run.mesh)
+    replicated = sharding.replicated(run.mesh)
+    return (
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=of_devices),
+        jax.ShapeDtypeStruct((), jnp.uint32, sharding=replicated),
+    )
 
 
 def is_finite(mesh: Mesh) -> Callable[[Any], jax.Array]:
