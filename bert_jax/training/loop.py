@@ -108,11 +108,11 @@ class Loop:
         # The phase before is saved; opening and compiling this one takes minutes.
         self._saver.wait()
         self._stop_requests.exit_on_request()
+        self._ledger.switch("init")
         self._window.begin_phase(phase)
         self._evaluator = evaluation.Evaluator(
             self._run, phase, self._signals, self._saver.heartbeat
         )
-        self._ledger.switch("init")
         self._open_data()
         if is_evaluation_missing:
             self._evaluate()
