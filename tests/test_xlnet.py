@@ -155,10 +155,13 @@ def test_two_streams_agree_with_hugging_face(activation, published):
 
 # ---- one result, however it is computed
 
+SHORT = dataclasses.replace(XLNET, num_layers=2)
 
-def random_params(config):
-    """Return parameters far from initial ones, of a model with two streams."""
-    model = permutation_lm.PermutationLm(config)
+
+@functools.cache
+def random_params():
+    """Return parameters of `SHORT` far from initial ones."""
+    model = permutation_lm.PermutationLm(SHORT)
     params = nn.unbox(jax.jit(model.init)(jax.random.key(0)))
     rng = np.random.default_rng(1)
     return jax.tree.map(
@@ -184,29 +187,29 @@ def compiled(config):
 )
 def test_loops_and_recomputation_change_nothing(change):
     """With dropout. In a loop, the last layer computes all positions."""
-    params, batch = random_params(XLNET), batch_of_targets()
+    params, batch = random_params(), batch_of_targets()
     keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
-    got = compiled(dataclasses.replace(XLNET, **change))(params, batch, keys)
-    assert_trees_close(got, compiled(XLNET)(params, batch, keys), 1e-5)
-    without = compiled(XLNET)(params, batch, None)
+    got = compiled(dataclasses.replace(SHORT, **change))(params, batch, keys)
+    assert_trees_close(got, compiled(SHORT)(params, batch, keys), 1e-5)
+    without = compiled(SHORT)(params, batch, None)
     assert abs(got[0] - without[0]) > 1e-3
 
 
 def test_bfloat16_is_near_float32():
-    params, batch = random_params(XLNET), batch_of_targets()
-    exact = compiled(XLNET)(params, batch, None)
-    got = compiled(dataclasses.replace(XLNET, dtype="bfloat16"))(params, batch, None)
+    params, batch = random_params(), batch_of_targets()
+    exact = compiled(SHORT)(params, batch, None)
+    got = compiled(dataclasses.replace(SHORT, dtype="bfloat16"))(params, batch, None)
     assert relative_distance(got[0], exact[0]) < 0.01
     assert relative_distance(got[1], exact[1]) < 0.03
 
 
 def test_dropout_does_not_depend_on_read_at():
-    params = random_params(XLNET)["encoder"]
+    params = random_params()["encoder"]
     rows = inputs()
     keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
     read_at = jnp.array([[0, 5], [16, 3], [0, 8], [0, 0]])
     # Layers in a loop compute all positions.
-    encoder = make_encoder(dataclasses.replace(XLNET, scan_layers=False))
+    encoder = make_encoder(dataclasses.replace(SHORT, scan_layers=False))
     apply = jax.jit(functools.partial(encoder.apply, dropout_keys=keys))
     every = apply({"params": params}, rows).hidden
     some = apply({"params": params}, rows, read_at=read_at).hidden
@@ -231,10 +234,10 @@ def test_operations_of_two_streams():
 
 def test_rows_without_tokens_and_of_one():
     """Missing choices have no tokens, and initialisation has one."""
-    params = random_params(XLNET)["encoder"]
+    params = random_params()["encoder"]
     ids = jnp.arange(8).reshape(2, 4) + 5
     mask = jnp.array([[False] * 4, [True, False, False, False]])
-    encoded = make_encoder(XLNET).apply({"params": params}, Inputs(ids, mask))
+    encoded = make_encoder(SHORT).apply({"params": params}, Inputs(ids, mask))
     assert np.isfinite(encoded.hidden).all()
 
 
