@@ -1,5 +1,6 @@
 """The span objective, compared with NumPy, and fine-tuning on spans."""
 
+import dataclasses
 import functools
 import json
 
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 import questions
 from commands import ROOT, assert_refused, call, run
-from toy import TINY, batch_of, params_of
+from toy import TINY, batch_of, metadata, params_of
 
-from bert_jax import prediction
+from bert_jax import config, prediction
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import metric_sums, spans
+from bert_jax.training import checkpoint, optimizer, sharding, step
 
 
 def test_loss_and_accuracies_in_numpy():
@@ -56,6 +58,31 @@ def test_loss_and_accuracies_in_numpy():
     some = measure(batch | jax.tree.map(np.int32, predicted))
     assert some["start_accuracy"] == 1.0
     assert some["span_accuracy"] == some["end_accuracy"] == pytest.approx(4 / 5)
+
+
+def test_runs_resume_from_checkpoints_of_earlier_versions(tmp_path, monkeypatch):
+    """There, span_accuracy is called exact."""
+    mesh = sharding.make_mesh(config.MeshConfig())
+    tx = optimizer.make_optimizer(config.OptimizerConfig(), lambda step: 1e-3)
+
+    def initial():
+        """Return the function that initialises a state, and the shapes."""
+        init = functools.partial(step.init_state, spans.Spans(TINY), tx)
+        return init, sharding.state_shapes(init, mesh)
+
+    with monkeypatch.context() as earlier:
+        names = ("start_accuracy", "end_accuracy", "exact")
+        earlier.setattr(spans.Spans, "metric_names", names)
+        state = sharding.initialise(*initial(), jax.random.key(7))
+    values = jax.device_put((3.0, 4.0), sharding.replicated(mesh))
+    sums = {**state.metric_sums, "exact": metric_sums.MetricSum(*values)}
+    checkpoints = checkpoint.Checkpoints(tmp_path / "checkpoints", 1, metadata())
+    checkpoints.save(1, dataclasses.replace(state, metric_sums=sums), TINY, {})
+    checkpoints.wait()
+    got = checkpoints.restore(initial()[1]).metric_sums
+    checkpoints.close()
+    assert got["span_accuracy"] == (3, 4)
+    assert "exact" not in got
 
 
 @pytest.mark.slow

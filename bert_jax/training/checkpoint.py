@@ -31,6 +31,9 @@ from bert_jax.training import step as step_lib
 # write the process's part to slow storage.
 _SAVE_SECONDS = 300
 _SLOW_BYTES_PER_SECOND = 10e6
+# Metrics that have another name in checkpoints, that of the earlier versions of
+# bert_jax whose runs must resume.
+_STORED_METRICS = {"span_accuracy": "exact"}
 
 
 class Checkpoints:
@@ -132,7 +135,8 @@ class Checkpoints:
         parts = self._checkpointer.load_checkpointables(step, wanted)
         sums = np.asarray(parts.pop("checksums")["by_leaf"])
         checksums.verify(parts, dict(zip(parameters.paths(parts), sums, strict=True)))
-        sums = parts["train"].pop("terms")
+        stored_sums = parts["train"].pop("terms")
+        sums = {name: stored_sums[_stored(name)] for name in shapes.metric_sums}
         return step_lib.TrainState(
             params=parts["params"], metric_sums=sums, **parts["train"]
         )
@@ -248,5 +252,10 @@ def save_parameters(
 
 def _parts(state: step_lib.TrainState) -> dict[str, Any]:
     train = {name: getattr(state, name) for name in ("step", "opt_state", "skipped")}
-    train["terms"] = state.metric_sums
+    train["terms"] = {_stored(name): x for name, x in state.metric_sums.items()}
     return {"params": state.params, "train": train}
+
+
+def _stored(metric: str) -> str:
+    """Return the name of a metric in checkpoints."""
+    return _STORED_METRICS.get(metric, metric)
