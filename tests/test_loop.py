@@ -271,6 +271,36 @@ def test_rates_are_those_of_all_steps_since_the_last_report(window, clock):
     assert window.shares() == {"data_wait_fraction": 0.5 / 6, "mfu": 15 / 6}
 
 
+def test_reports_to_slow_storage_are_no_steps(clock):
+    """They belong to the evaluation or the checkpoint that they come with."""
+
+    def wait(*_):
+        clock.time += 3.0
+        return {}
+
+    ledger = goodput.Ledger()
+    ledger.switch("step")
+    training = types.SimpleNamespace(
+        _run=types.SimpleNamespace(best="loss", total_steps=9),
+        _phase=types.SimpleNamespace(name="only"),
+        _data=types.SimpleNamespace(held_out=[None]),
+        _done=1,
+        _state=None,
+        _ledger=ledger,
+        _evaluator=types.SimpleNamespace(evaluate=lambda *_: {"loss": 1.0}),
+        _reporter=types.SimpleNamespace(
+            advance=lambda *_: None, write=wait, records=wait, flush=wait
+        ),
+        _saver=types.SimpleNamespace(save=lambda *_: None, save_best=lambda *_: None),
+        _all_params=dict,
+        _is_best=wait,
+    )
+    loop.Loop._evaluate(training)
+    assert (ledger.seconds("evaluation"), ledger.seconds("step")) == (9, 0)
+    loop.Loop._save(training)
+    assert (ledger.seconds("checkpoint"), ledger.seconds("step")) == (3, 0)
+
+
 def test_the_rest_of_a_phase_is_described_once(window):
     window, _, count = window
     none = metric_sums.zeros(["grad_norm"])

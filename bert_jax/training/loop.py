@@ -144,8 +144,7 @@ class Loop:
                 if evaluates and not self._stopping:
                     self._evaluate()
                 if saves or self._stopping:
-                    self._reporter.flush()
-                    self._saver.save(self._done, self._state, self._phase)
+                    self._save()
             self._stop_if_asked()
             ready = time.perf_counter()
 
@@ -284,14 +283,15 @@ class Loop:
             if values is None:
                 self._stopping = True
                 return
-        # Before the report, without which a restart evaluates again.
-        name = self._run.best
-        is_best = name and self._is_best(values[name])
-        if is_best:
-            self._saver.save_best(self._done, self._state, self._phase)
-        self._reporter.write(self._done, "eval", values)
-        earlier = self._reporter.records("eval")
-        if line := plateau.describe(self._done, self._run.total_steps, values, earlier):
+            # Before the report, without which a restart evaluates again.
+            name = self._run.best
+            is_best = name and self._is_best(values[name])
+            if is_best:
+                self._saver.save_best(self._done, self._state, self._phase)
+            self._reporter.write(self._done, "eval", values)
+            earlier = self._reporter.records("eval")
+        total = self._run.total_steps
+        if line := plateau.describe(self._done, total, values, earlier):
             processes.say(line)
         if is_best:
             processes.say(f"best {name} so far: {values[name]:.4g}")
@@ -309,6 +309,12 @@ class Loop:
             return all(now > x for x in earlier)
 
         return processes.call_on_main(is_best)
+
+    def _save(self) -> None:
+        """Save the state, after all reports have reached an object store."""
+        with self._ledger.counting("checkpoint"):
+            self._reporter.flush()
+            self._saver.save(self._done, self._state, self._phase)
 
     def _stop_if_asked(self) -> None:
         """Stop if a process was asked to and steps remain. The newest step is saved."""
