@@ -1,4 +1,4 @@
-"""Failures of disks and object stores: whether they may end, and how to say them.
+"""Failures of disks and object stores: which are transient, and their messages.
 
 Stores raise errors of aiohttp, google.auth and gcsfs, and TensorStore errors of its
 own. They have no common base class, and the reason is often an error's cause.

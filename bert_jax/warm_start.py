@@ -97,9 +97,9 @@ def check_tokenizer(source: Source, corpus: shards.Corpus) -> None:
     if expected != corpus.tokenizer.fingerprint:
         raise UserError(
             f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
-            f"but {path} has {expected}; build the corpus with the checkpoint's "
-            "tokenizer: the folder tokenizer beside its folder checkpoints, or else "
-            f"DIR/tokenizer of run.convert --input={path} --output=DIR --to=native"
+            f"but {path} has {expected}; build the corpus with the tokenizer beside "
+            "the folder checkpoints, or with the one that "
+            f"run.convert --input={path} --output=DIR --to=native writes"
         )
 
 

@@ -34,7 +34,7 @@ def make_config(corpus, init_from, **changes):
 def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
     source = published.write("pretraining", tmp_path / "theirs")
     asked = make_config(corpus, source)
-    message = rf"beside .* or else DIR/tokenizer of run.convert --input={source} --out"
+    message = rf"beside the .* or with the one that run.convert --input={source} --out"
     with pytest.raises(UserError, match=message):
         pretraining.pretrain(asked, str(tmp_path / "run"))
     for init_from, message in (

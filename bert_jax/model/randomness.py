@@ -67,10 +67,7 @@ def bits(keys: UInt32[Array, " B"], shape: tuple[int, ...]) -> UInt32[Array, "B 
 
 
 def flat_index(shape: tuple[int, ...], dims: Iterable[int]) -> UInt32[Array, "..."]:
-    """Return an array with the index of each entry among those along some dimensions.
-
-    Entries are counted row by row, modulo 2**32.
-    """
+    """Return the flat index of each entry over some dimensions, modulo 2**32."""
     index = jnp.zeros((), jnp.uint32)
     for dim in dims:
         index = index * jnp.uint32(shape[dim])

@@ -52,7 +52,7 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
         with processes.raise_in_all():
             restore.check_name(folder)
             if processes.is_main():
-                _check_not_of_others(folder, type(config))
+                _check_is_workdir(folder, type(config))
                 with storage.writing(folder):
                     storage.make_folder(folder)
                 busy = f"another process is running on {folder}"
@@ -152,8 +152,8 @@ def _write_first_start(folder: storage.Path) -> None:
             os.fsync(stream.fileno())  # other hosts read it
 
 
-def _check_not_of_others(folder: storage.Path, cls: type) -> None:
-    """Check, before anything is written, that a folder is no corpus and no model."""
+def _check_is_workdir(folder: storage.Path, cls: type) -> None:
+    """Check, before anything is written, that a folder has no corpus and no model."""
     with storage.writing(folder):  # its parent may be a file
         has_corpus = (folder / shards.MANIFEST).exists()
     if has_corpus:
