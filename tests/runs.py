@@ -168,11 +168,3 @@ def assert_same_curve(workdir, reference, tolerance):
         np.testing.assert_allclose(
             [r[name] for r in got], [r[name] for r in expected], rtol=tolerance
         )
-
-
-def assert_refused(done, message):
-    """One line for a user's mistake, and the status for it."""
-    assert done.process.returncode == 2, done.text
-    assert "Traceback" not in done.text
-    lines = [x for x in done.lines if "error: " in x]
-    assert lines and all(message in line for line in lines), done.text
