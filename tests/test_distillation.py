@@ -11,7 +11,7 @@ import pytest
 import recipes
 import saved
 from runs import assert_same_end, metrics
-from toy import TINY, params_of, random_batch
+from toy import TINY, params_of, random_batch, sums_of
 
 from bert_jax import config, pretraining
 from bert_jax import teacher as teacher_lib
@@ -31,7 +31,6 @@ SETTINGS = config.DistillationConfig(teacher_encoder=TEACHER)
 # As wide as the student, with twice the layers.
 DEEP = dataclasses.replace(TINY, num_layers=2 * TINY.num_layers, norm_placement="pre")
 HIDDEN = {"teacher_encoder": DEEP, "hidden_weight": 2.0, "hidden_layers": "all"}
-KEYS = jnp.zeros(8, jnp.uint32)  # nothing is sampled
 TX = optimizer.make_optimizer(config.OptimizerConfig(), lambda step: 1e-2)
 
 
@@ -42,11 +41,6 @@ def distilled(**changes):
 @functools.cache
 def teacher(encoder=TEACHER):
     return params_of(distilled(teacher_encoder=encoder).init_constants, 1)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def terms_of(objective, params, batch, dropout_keys=None):
-    return objective.sums(params, batch, dropout_keys=dropout_keys, sampling_keys=KEYS)
 
 
 def test_rows_of_the_teacher_beyond_the_tokens_do_not_count():
@@ -63,7 +57,7 @@ def test_rows_of_the_teacher_beyond_the_tokens_do_not_count():
                 values = flat[path].at[:tokens].set(values[:tokens])
             flat[path] = values
         params = student | parameters.unflatten(flat)
-        terms = terms_of(distilled(teacher_encoder=encoder), params, batch)
+        terms = sums_of(distilled(teacher_encoder=encoder), params, batch)
         losses.append(metric_sums.ratio(terms["teacher_loss"]))
     assert losses[0] == pytest.approx(losses[1], rel=1e-6) and losses[0] > 0
 
@@ -72,7 +66,7 @@ def test_rows_of_the_teacher_beyond_the_tokens_do_not_count():
 def test_the_loss_equals_its_restatement(temperature):
     objective, batch = distilled(temperature=temperature), random_batch()
     student = params_of(objective.init, 2)
-    got = terms_of(objective, {**student, **teacher()}, batch)
+    got = sums_of(objective, {**student, **teacher()}, batch)
     inputs, positions = Inputs.of(batch), batch["mlm_positions"]
     logits = [
         np.asarray(
@@ -97,7 +91,7 @@ def test_the_loss_equals_its_restatement(temperature):
     assert distilled(teacher_weight=0.5).losses["teacher_loss"] == 0.5
     agree = logits[0].argmax(-1) == logits[1].argmax(-1)
     assert got["teacher_accuracy"].sum == (agree * weights).sum()
-    alone = terms_of(masked_lm.MaskedLm(TINY), student, batch)
+    alone = sums_of(masked_lm.MaskedLm(TINY), student, batch)
     assert set(got) - set(alone) == {"teacher_loss", "teacher_accuracy"}
     for name, term in alone.items():
         np.testing.assert_allclose(got[name], term, rtol=1e-6)
@@ -108,7 +102,7 @@ def test_the_loss_of_hidden_states_equals_its_restatement(layers):
     objective = distilled(**HIDDEN | {"hidden_layers": layers})
     batch = random_batch()
     student = params_of(objective.init, 2)
-    got = terms_of(objective, {**student, **teacher(DEEP)}, batch)
+    got = sums_of(objective, {**student, **teacher(DEEP)}, batch)
     ours, theirs = (
         np.asarray(
             Encoder(encoder)
@@ -146,7 +140,7 @@ def test_hidden_states_change_no_other_loss():
     plain = distilled(teacher_encoder=DEEP)
     params = {**params_of(plain.init, 2), **teacher(DEEP)}
     terms = [
-        terms_of(objective, params, batch, keys)
+        sums_of(objective, params, batch, keys)
         for objective in (plain, distilled(**HIDDEN))
     ]
     assert {*terms[1]} - {*terms[0]} == {"hidden_loss"}

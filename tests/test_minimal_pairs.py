@@ -1,7 +1,6 @@
 """Scores of minimal pairs, beside losses of objectives."""
 
 import dataclasses
-import functools
 import json
 
 import jax
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from commands import assert_refused, call, succeed
 from saved import save
-from toy import TINY
+from toy import TINY, sums_of
 
 from bert_jax import config, prediction
 from bert_jax import tokenizer as tokenizer_lib
@@ -55,12 +54,10 @@ def sentences(count):
     return texts
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def loss_sum(objective, params, batch):
     """Return the sum of an objective's first loss over a batch."""
-    keys = jnp.zeros((1,), jnp.uint32)
-    terms = objective.sums(params, batch, dropout_keys=None, sampling_keys=keys)
-    return terms[next(iter(objective.losses))].sum
+    sums = sums_of(objective, params, batch)
+    return sums[next(iter(objective.losses))].sum
 
 
 def batch_of(ids):

@@ -10,7 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import TINY, assert_close, init, random_batch, relative_distance
+from toy import (
+    TINY,
+    assert_close,
+    init,
+    loss_and_gradient,
+    random_batch,
+    relative_distance,
+    sums_of,
+)
 
 from bert_jax import config
 from bert_jax.model import heads, plain_attention, randomness
@@ -18,21 +26,14 @@ from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import masked_lm, metric_sums
 
-SAMPLING_KEYS = jnp.zeros(8, jnp.uint32)
-
-
-def loss_of(params, encoder, batch):
-    objective = masked_lm.MaskedLm(encoder)
-    got = objective.sums(params, batch, dropout_keys=None, sampling_keys=SAMPLING_KEYS)
-    return sum(got[name].sum / got[name].count for name in objective.losses)
-
 
 def test_initial_values_and_loss():
     encoder = config.EncoderConfig(
         hidden_size=128, num_layers=2, num_heads=2, intermediate_size=512,
         dtype="float32",
     )  # fmt: skip
-    params = nn.unbox(jax.jit(masked_lm.MaskedLm(encoder).init)(jax.random.key(0)))
+    objective = masked_lm.MaskedLm(encoder)
+    params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
     for path, value in flax.traverse_util.flatten_dict(params, sep="/").items():
         if path.endswith("bias"):
             assert (value == 0).all()
@@ -44,8 +45,8 @@ def test_initial_values_and_loss():
             assert abs(value.std() - 0.0176) < 0.001
     layers = params["encoder"]["layers"]["intermediate"]["kernel"]
     assert not np.array_equal(layers[0], layers[1])
-    batch = random_batch(encoder, size=16, length=64)
-    loss = jax.jit(loss_of, static_argnums=1)(params, encoder, batch)
+    sums = sums_of(objective, params, random_batch(encoder, size=16, length=64))
+    loss = metric_sums.report(objective.losses, sums)["loss"]
     assert abs(loss - 11.02) < 0.2
 
 
@@ -53,11 +54,11 @@ def test_initial_values_and_loss():
 
 
 def test_bfloat16_is_close_to_float32():
-    params, batch = init(TINY), random_batch()
-    run = jax.jit(jax.value_and_grad(loss_of), static_argnums=1)
-    loss, grads = run(params, TINY, batch)
     half = dataclasses.replace(TINY, dtype="bfloat16")
-    half_loss, half_grads = run(params, half, batch)
+    ((loss, _), grads), ((half_loss, _), half_grads) = (
+        loss_and_gradient(masked_lm.MaskedLm(encoder), init(TINY), random_batch())
+        for encoder in (TINY, half)
+    )
     assert abs(half_loss - loss) < 0.01 * loss
     assert relative_distance(half_grads, grads) < 0.03
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(half_grads))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import TINY, assert_trees_close, batch_of
+from toy import TINY, assert_trees_close, batch_of, loss_and_gradient, sums_of
 from toy_objective import Replaced, ReplacedConfig
 
 from bert_jax import config as config_lib
@@ -21,7 +21,6 @@ from bert_jax.objectives import (
     classification,
     distillation,
     masked_lm,
-    metric_sums,
     permutation_lm,
     replaced_tokens,
     spans,
@@ -73,19 +72,10 @@ def keys(purpose, rows=range(2 * ROWS)):
     return randomness.row_keys(1, purpose, jnp.int32(3), jnp.array(rows))
 
 
-@functools.cache
-def compiled(name):
-    return jax.jit(OBJECTIVES[name].sums)
-
-
 def measure(name, batch, *, dropout=range(ROWS), sampling=range(ROWS)):
     """Return the terms of `ROWS` rows with the keys of some rows."""
-    return compiled(name)(
-        initial(name),
-        batch,
-        dropout_keys=keys("dropout", dropout),
-        sampling_keys=keys("sampling", sampling),
-    )
+    both_keys = keys("dropout", dropout), keys("sampling", sampling)
+    return sums_of(OBJECTIVES[name], initial(name), batch, *both_keys)
 
 
 def small_batch(name, seed=0):
@@ -96,23 +86,11 @@ def small_batch(name, seed=0):
 def with_dropout(name):
     """Return the gradient of the loss of a batch with dropout, and its terms."""
     objective, batch = OBJECTIVES[name], batch_of(OBJECTIVES[name])
-    counts = objective.counts(batch)
-
-    @jax.jit
-    def both(params):
-        def loss(params):
-            got = objective.sums(
-                params,
-                batch,
-                dropout_keys=keys("dropout"),
-                sampling_keys=keys("sampling"),
-            )
-            means = {name: got[name].sum / counts[name] for name in objective.losses}
-            return metric_sums.total(objective.losses, means), got
-
-        return jax.grad(loss, has_aux=True)(params)
-
-    return both(initial(name))
+    both_keys = keys("dropout"), keys("sampling")
+    (_, terms), gradient = loss_and_gradient(
+        objective, initial(name), batch, *both_keys
+    )
+    return gradient, terms
 
 
 @each

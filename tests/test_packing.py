@@ -11,7 +11,7 @@ import pytest
 from corpora import build_text
 from made_batches import assert_as_restated, configure, make
 from restatement import Reference
-from toy import TINY, assert_close, params_of, relative_distance
+from toy import TINY, assert_close, loss_and_gradient, params_of, relative_distance
 
 from bert_jax import config as config_lib
 from bert_jax import pretraining
@@ -148,18 +148,6 @@ def initial(settings):
     return params_of(objective_of(alone).init)
 
 
-def loss_and_sums(objective, batch):
-    counts = objective.counts(batch)
-    keys = jnp.zeros(len(batch["input_ids"]), jnp.uint32)
-
-    def loss(params):
-        got = objective.sums(params, batch, dropout_keys=None, sampling_keys=keys)
-        means = {name: got[name].sum / counts[name] for name in objective.losses}
-        return metric_sums.total(objective.losses, means), got
-
-    return jax.jit(jax.value_and_grad(loss, has_aux=True))
-
-
 @pytest.mark.parametrize("name", ["next sentence", "left to right"])
 def test_packing_keeps_losses_and_gradients(name, corpus):
     settings = OBJECTIVES[name]
@@ -170,8 +158,8 @@ def test_packing_keeps_losses_and_gradients(name, corpus):
     assert len(rows["input_ids"]) > 16
     batch = jax.tree.map(jnp.asarray, batch)
     params = initial(settings)
-    (loss, packed), gradient = loss_and_sums(objective_of(settings), batch)(params)
-    (expected, separate), other = loss_and_sums(objective_of(alone), rows)(params)
+    (loss, packed), gradient = loss_and_gradient(objective_of(settings), params, batch)
+    (expected, separate), other = loss_and_gradient(objective_of(alone), params, rows)
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
     for term in separate.keys() - {"padding_fraction"}:
         assert packed[term].count == separate[term].count > 0

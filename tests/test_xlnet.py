@@ -10,7 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import published
 import pytest
-from toy import TINY, assert_close, assert_trees_close, relative_distance
+from toy import (
+    TINY,
+    assert_close,
+    assert_trees_close,
+    loss_and_gradient,
+    relative_distance,
+)
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
@@ -123,12 +129,6 @@ def test_two_streams_agree_with_hugging_face(activation, published):
     asked = batch["ranks"], batch["target_positions"]
     objective = permutation_lm.PermutationLm(config)
 
-    @jax.value_and_grad
-    def loss(params):
-        no_keys = jnp.zeros(4, jnp.uint32)
-        got = objective.sums(params, batch, dropout_keys=None, sampling_keys=no_keys)
-        return got["plm_loss"].sum / got["plm_loss"].count
-
     @jax.jit
     def outputs(params):
         targets = Targets(*asked, params["target_embedding"])
@@ -139,9 +139,10 @@ def test_two_streams_agree_with_hugging_face(activation, published):
             return_hidden_states=True,
         )
         logits = objective.model.apply({"params": params}, rows, *asked).compute()
-        return encoded.hidden_states, logits[..., :101], *loss(params)
+        computed = loss_and_gradient(objective, params, batch)
+        return encoded.hidden_states, logits[..., :101], computed
 
-    states, logits, value, grads = outputs(params)
+    states, logits, ((loss, _), grads) = outputs(params)
     assert len(states) == 4
     for i, both in enumerate(np.asarray(states)):
         tokens, targets = both[:, :24], both[:, 24:]
@@ -149,7 +150,7 @@ def test_two_streams_agree_with_hugging_face(activation, published):
         assert_close(tokens[is_token], of_published[is_token], 1e-5)
         assert_close(targets[used], expected["targets"][i][used], 1e-5)
     assert_close(np.asarray(logits)[used], expected["logits"][used], 1e-5)
-    assert value == pytest.approx(expected["loss"].item(), rel=1e-5)
+    assert loss == pytest.approx(expected["loss"].item(), rel=1e-5)
     assert_same_gradients(grads, f"{published}/grad/")
 
 
@@ -169,17 +170,10 @@ def random_params():
     )
 
 
-@functools.cache
-def compiled(config):
-    objective = permutation_lm.PermutationLm(config)
-
-    def loss(params, batch, keys):
-        got = objective.sums(
-            params, batch, dropout_keys=keys, sampling_keys=jnp.zeros(4, jnp.uint32)
-        )
-        return got["plm_loss"].sum
-
-    return jax.jit(jax.value_and_grad(loss))
+def compute(batch, *keys, **changes):
+    """Return ((loss, sums), gradient) of `SHORT` with changes."""
+    objective = permutation_lm.PermutationLm(dataclasses.replace(SHORT, **changes))
+    return loss_and_gradient(objective, random_params(), batch, *keys)
 
 
 @pytest.mark.parametrize(
@@ -187,20 +181,20 @@ def compiled(config):
 )
 def test_loops_and_recomputation_change_nothing(change):
     """With dropout. In a loop, the last layer computes all positions."""
-    params, batch = random_params(), batch_of_targets()
+    batch = batch_of_targets()
     keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
-    got = compiled(dataclasses.replace(SHORT, **change))(params, batch, keys)
-    assert_trees_close(got, compiled(SHORT)(params, batch, keys), 1e-5)
-    without = compiled(SHORT)(params, batch, None)
-    assert abs(got[0] - without[0]) > 1e-3
+    got = compute(batch, keys, **change)
+    assert_trees_close(got, compute(batch, keys), 1e-5)
+    (loss, _), _ = got
+    (without, _), _ = compute(batch)
+    assert abs(loss - without) > 1e-3
 
 
 def test_bfloat16_is_near_float32():
-    params, batch = random_params(), batch_of_targets()
-    exact = compiled(SHORT)(params, batch, None)
-    got = compiled(dataclasses.replace(SHORT, dtype="bfloat16"))(params, batch, None)
-    assert relative_distance(got[0], exact[0]) < 0.01
-    assert relative_distance(got[1], exact[1]) < 0.03
+    (exact, _), exact_grads = compute(batch_of_targets())
+    (loss, _), grads = compute(batch_of_targets(), dtype="bfloat16")
+    assert relative_distance(loss, exact) < 0.01
+    assert relative_distance(grads, exact_grads) < 0.03
 
 
 def test_dropout_does_not_depend_on_read_at():

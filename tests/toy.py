@@ -1,4 +1,4 @@
-"""A tiny model, random batches for it, and comparisons of arrays."""
+"""A tiny model, random batches for it, its losses, and comparisons of arrays."""
 
 import functools
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import config, tokenizer
-from bert_jax.objectives import masked_lm
+from bert_jax.objectives import masked_lm, metric_sums
 from bert_jax.tokenizer import pipelines
 from bert_jax.training import metadata as metadata_lib
 
@@ -76,6 +76,32 @@ def params_of(init, seed=0):
     """Return parameters larger than usual, so that attention is not nearly uniform."""
     params = nn.unbox(jax.jit(init)(jax.random.key(seed)))
     return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def sums_of(objective, params, batch, dropout_keys=None, sampling_keys=None):
+    """Return the sums of an objective over a batch.
+
+    Without dropout keys there is no dropout; without sampling keys, they are all 0.
+    """
+    if sampling_keys is None:
+        sampling_keys = jnp.zeros(len(batch["input_ids"]), jnp.uint32)
+    return objective.sums(
+        params, batch, dropout_keys=dropout_keys, sampling_keys=sampling_keys
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def loss_and_gradient(objective, params, batch, *keys):
+    """Return ((loss, sums), gradient), with the arguments of `sums_of`."""
+    counts = objective.counts(batch)
+
+    def loss(params):
+        got = sums_of(objective, params, batch, *keys)
+        means = {name: got[name].sum / counts[name] for name in objective.losses}
+        return metric_sums.total(objective.losses, means), got
+
+    return jax.value_and_grad(loss, has_aux=True)(params)
 
 
 def assert_close(got, expected, tolerance):
