@@ -168,7 +168,7 @@ def test_special_tokens_are_named_or_known(pipelines, tmp_path):
     assert named(bos_token="the").cls == "the"
     assert named(bos_token="the", cls_token="[CLS]").cls == "[CLS]"
     for values, message in (
-        ({"pad_token": "[NONE]"}, r"the vocabulary has no \[NONE\]"),
+        ({"pad_token": "[NONE]"}, r"has no \[NONE\], named as its pad token"),
         ({"pad_token": 3}, "a special token must be a text, got 3"),
         ({"pad_token": "[SEP]"}, "must be different tokens"),
     ):

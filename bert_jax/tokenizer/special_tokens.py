@@ -61,8 +61,9 @@ def find(
             )
         if given or known:
             found[role] = (given + known)[0]
-    if missing := [token for token in found.values() if token not in tokens]:
-        raise UserError(f"the vocabulary has no {', '.join(missing)}")
+    for role, token in found.items():
+        if token not in tokens:
+            raise UserError(f"the vocabulary has no {token}, named as its {role} token")
     special = SpecialTokens(**{"unk": found["mask"], **found})
     distinct = special.pad, special.sep, special.mask
     if len({*distinct}) < len(distinct) or special.cls in (special.pad, special.mask):
