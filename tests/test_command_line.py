@@ -120,6 +120,8 @@ def test_errors_of_a_recipe_keep_their_traceback(recipe):
         ([BASE, "--flagfile=none"], "error: Unable to open flagfile"),
         ([BASE, "--config.nosuch.thing=1"], "--config.nosuch.thing: unknown config"),
         ([BASE, "--config.phases[0].stepz=3"], "stepz: unknown config field; did you"),
+        ([BASE, "--config.loop.report=3"], "unknown config field; known here: "),
+        ([BASE, "--config.seed.x=3"], "--config.seed.x: unknown config field"),
         ([BASE, "--config.phases[9].steps=3"], "phases[9].steps: index out of range"),
         ([BASE, "--config.phases.steps=3"], "a list needs an index, as in phases[0]"),
         ([BASE, "--config.objective.kind=causal_lm"], "objective.kind cannot be set"),

@@ -13,7 +13,7 @@ from typing import TextIO, TypeVar
 
 from absl import app, flags
 from absl import logging as absl_logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 from ml_collections.config_flags import config_path
 
 from bert_jax import config as config_lib
@@ -196,15 +196,19 @@ def _describe_flag_error(error: Exception) -> str:
         return f"{flag}: expected {known[0]}" if known else message
     # An unreadable recipe raises an OSError, even while a field is set.
     is_about_field = not isinstance(error, OSError)
-    for frame, _ in traceback.walk_tb(error.__traceback__):
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in frames:
         if is_about_field and frame.f_code.co_filename == config_path.__file__:
             path = frame.f_locals.get("config_path") or frame.f_locals.get("override")
             if isinstance(error, TypeError):
                 return f"--config.{path}: a list needs an index, as in phases[0].steps"
             if isinstance(error, IndexError):
                 return f"--config.{path}: index out of range; the first entry is [0]"
-            similar = re.search(r"Did you mean \W*(\w+)", message)
-            hint = f"; did you mean {similar[1]}?" if similar else ""
+            hint = ""
+            if similar := re.search(r"Did you mean \W*(\w+)", message):
+                hint = f"; did you mean {similar[1]}?"
+            elif isinstance(group := frames[-1].f_locals.get("self"), ConfigDict):
+                hint = f"; known here: {', '.join(sorted(group))}"
             return f"--config.{path}: unknown config field{hint}"
     given = ["", *re.findall(r"--config[= ]\S+", " ".join(sys.argv))][-1]
     # ml_collections puts its own words, or a traceback, before the reason.
