@@ -63,7 +63,7 @@ def shrink_pretraining(cfg: ml_collections.ConfigDict) -> None:
 
 
 def shrink_finetuning(cfg: ml_collections.ConfigDict) -> None:
-    """Make a fine-tuning recipe small enough for a few seconds on a CPU."""
+    """Shrink a fine-tuning recipe to one epoch of short rows, for a CPU."""
     cfg.loop.update(log_every=1, eval_every=2, checkpoint_every=2)
     cfg.update(batch_size=8, epochs=1.0, lengths=1)
     cfg.task.length = 32
