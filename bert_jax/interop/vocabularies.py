@@ -46,8 +46,8 @@ _CLASSES = (
     "(Albert|Bert|DebertaV2|DistilBert|Electra|GPT2|PreTrained|Roberta|XLNet)Tokenizer(Fast)?"
     "|TokenizersBackend"
 )
-# Classes that number the two texts of a pair. In `transformers` before release 5, those
-# of all families do, and so did the models that were trained with them.
+# Classes that number the two texts of a pair unless the settings say otherwise. Before
+# release 5 of `transformers`, that was the default of all classes.
 _WITH_SEGMENTS = ("BertTokenizer", "DebertaV2Tokenizer")
 # Settings of `transformers`, and the settings of a pipeline that they would replace.
 _REPLACED = {
