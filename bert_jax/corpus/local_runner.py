@@ -77,8 +77,8 @@ def run(
 def _recorded_signals(wake: Callable[[], None]) -> Iterator[list[int]]:
     """Record signals that raise KeyboardInterrupt in a list, and call `wake`.
 
-    They raise it between any two instructions of the pool, and not all of them survive
-    it. Signals belong to the main thread; in any other thread, this has no effect.
+    An exception between two instructions of the pool can leave its locks and threads in
+    disorder. Signals belong to the main thread; in any other, this has no effect.
     """
     received: list[int] = []
 
