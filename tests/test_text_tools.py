@@ -84,14 +84,17 @@ def test_json_lines_are_recognised(tmp_path):
     assert_refused(done, "a looks like a JSON array; write one object per line, or")
 
 
-def test_tables_and_pages_are_read_as_text_only_if_asked(tmp_path):
+def test_tables_pages_and_mixed_formats_are_read_as_text_only_if_asked(tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b'id,text\n1,"Some text of it."\n'))
     (tmp_path / "b.HTML").write_text("<p>Some text of it.</p>\n")
+    (tmp_path / "c.md").write_text("Some text of it.\n")
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(b'{"text": "Some text."}\n'))
     train = ["train_tokenizer", "--vocab_size=100", f"--output={tmp_path / 't'}"]
     for name, message in (
         ("a.csv.gz", "a.csv.gz looks like CSV; write one JSON object per line, or"),
         ("b.HTML", "b.HTML looks like HTML; extract its text, or read it as it is"),
+        ("c.*", "(c.jsonl.gz looks like jsonl, c.md looks like text); give a pattern"),
     ):
         assert_refused(call(*train, f"--input={tmp_path / name}"), message)
     succeed(*train, f"--input={path}", "--format=text")

@@ -9,7 +9,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow
 
@@ -64,18 +64,37 @@ def unpacked(name: str) -> Iterator[io.BufferedIOBase]:
             yield content
 
 
-def detect_format(pattern: str) -> str:
-    """Return the format of the first file that matches, from its first bytes.
+def detect_format(names: Iterable[str]) -> str:
+    """Return the common format of files, by the first bytes of one with each ending.
 
     Raises:
-      UserError: The file is a JSON array, CSV, TSV or HTML, which no format reads.
+      UserError: The formats differ, or a file is a JSON array, CSV, TSV or HTML, which
+        no format reads.
     """
-    name = next((file.name for file in storage.list_files(pattern) if file.size), None)
+    examples: dict[str, str] = {}
+    for name in names:
+        stem, ending = os.path.splitext(name)
+        if ending in COMPRESSIONS:
+            _, ending = os.path.splitext(stem)
+        examples.setdefault(ending.lower(), name)
+    formats = {_format(name, e): name for e, name in examples.items()}
+    if len(formats) > 1:
+        found = ", ".join(
+            f"{terminal.printable(os.path.basename(name))} looks like {kind}"
+            for kind, name in formats.items()
+        )
+        raise UserError(
+            f"the input has several formats ({found}); give a pattern for the files of "
+            "one, or --format to read all alike"
+        )
+    return next(iter(formats), "text")
+
+
+def _format(name: str, ending: str) -> str:
     beginning = b""
-    if name is not None:
-        # A damaged file is reported when it is read as a whole.
-        with contextlib.suppress(*DAMAGE), unpacked(name) as stream:
-            beginning = stream.read(_BEGINNING_BYTES)
+    # A damaged file is reported when it is read as a whole.
+    with contextlib.suppress(*DAMAGE), unpacked(name) as stream:
+        beginning = stream.read(_BEGINNING_BYTES)
     beginning = beginning.removeprefix(codecs.BOM_UTF8).lstrip()
     kinds = {b"<doc ": "wikiextractor", b"PAR1": "parquet"}
     for first, kind in kinds.items():
@@ -83,10 +102,7 @@ def detect_format(pattern: str) -> str:
             return kind
     if re.match(rb'\{\s*("|\})', beginning):
         return "jsonl"
-    stem, ending = os.path.splitext(name or "")
-    if ending in COMPRESSIONS:
-        _, ending = os.path.splitext(stem)
-    kind = _MARKUP.get(ending.lower(), "")
+    kind = _MARKUP.get(ending, "")
     if re.match(rb'\[\s*\{\s*"', beginning):
         kind = "a JSON array; write one object per line"
     if kind:

@@ -81,16 +81,8 @@ def plan(source: Source) -> list[InputSplit]:
     if source.format not in document_files.FORMATS:
         known = ", ".join([*document_files.FORMATS, "tfds:NAME", "python_docs"])
         raise UserError(f"unknown format {source.format!r}; known: {known}")
-    matched = storage.list_files(source.pattern)
-    if not matched and os.path.isdir(source.pattern):
-        raise UserError(
-            f"{source.pattern} is a folder; give a pattern for its files, such as "
-            f"--input='{os.path.join(source.pattern, '*')}'"
-        )
-    if not matched:
-        raise UserError(f"no file matches {source.pattern!r}")
     sections = []
-    for file in matched:
+    for file in matching_files(source.pattern):
         is_whole = file.name.endswith(file_kinds.COMPRESSIONS)
         size = _unpacked_size(file.name, file.size)
         count = 1 if is_whole else max(1, round(size / source.split_bytes))
@@ -100,6 +92,23 @@ def plan(source: Source) -> list[InputSplit]:
             for i in range(count)
         ]
     return _group(sections, source.split_bytes)
+
+
+def matching_files(pattern: str) -> list[storage.File]:
+    """List the files that match a glob.
+
+    Raises:
+      UserError: There is none.
+    """
+    matched = storage.list_files(pattern)
+    if not matched and os.path.isdir(pattern):
+        raise UserError(
+            f"{pattern} is a folder; give a pattern for its files, such as "
+            f"--input='{os.path.join(pattern, '*')}'"
+        )
+    if not matched:
+        raise UserError(f"no file matches {pattern!r}")
+    return matched
 
 
 def text_bytes(split: InputSplit) -> int:

@@ -14,7 +14,7 @@ def define_input_flags() -> None:
         "format",
         "",
         "text, jsonl, wikiextractor, parquet, tfds:NAME or python_docs. Default: "
-        "detected from the first file; without --input, python_docs.",
+        "detected from the first bytes; without --input, python_docs.",
     )
     flags.DEFINE_string(
         "text_field", "text", "Field with the text, for jsonl, parquet and tfds."
@@ -49,9 +49,10 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
         shown = "the documentation of installed Python packages"
     terminal.say(f"reading {shown}")
     if not kind:
-        kind = file_kinds.detect_format(pattern)
+        files = sources.matching_files(pattern)
+        kind = file_kinds.detect_format(file.name for file in files if file.size)
         if kind != "text":
-            terminal.say(f"the first file looks like --format={kind}")
+            terminal.say(f"the input looks like --format={kind}")
     return sources.Source(pattern, kind, flags.FLAGS.text_field, split_bytes)
 
 
