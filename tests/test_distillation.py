@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import shutil
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from bert_jax.model import heads, parameters
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import classification, distillation, masked_lm, metric_sums
-from bert_jax.training import optimizer, sharding, step, workdir
+from bert_jax.training import workdir
 
 # One head less wide than the student, another position table, a padded vocabulary.
 TEACHER = dataclasses.replace(
@@ -31,7 +30,6 @@ SETTINGS = config.DistillationConfig(teacher_encoder=TEACHER)
 # As wide as the student, with twice the layers.
 DEEP = dataclasses.replace(TINY, num_layers=2 * TINY.num_layers, norm_placement="pre")
 HIDDEN = {"teacher_encoder": DEEP, "hidden_weight": 2.0, "hidden_layers": "all"}
-TX = optimizer.make_optimizer(config.OptimizerConfig(), lambda step: 1e-2)
 
 
 def distilled(**changes):
@@ -146,53 +144,6 @@ def test_hidden_states_change_no_other_loss():
     assert {*terms[1]} - {*terms[0]} == {"hidden_loss"}
     for name, term in terms[0].items():
         np.testing.assert_allclose(terms[1][name], term, rtol=1e-5)
-
-
-def stepped(objective, mesh=None, constants=None):
-    """The state after a step, on one device or on a mesh in micro-batches."""
-    options = {}
-    if mesh:
-        sum_over_replicas = functools.partial(
-            sharding.sum_over_replicas, mesh=mesh, dtype=jnp.float32
-        )
-        options = {"micro_batches": 2, "sum_over_replicas": sum_over_replicas}
-    mesh = mesh or sharding.make_mesh(config.MeshConfig(), jax.devices()[:1])
-    init = functools.partial(step.init_state, objective, TX)
-    state = sharding.initialise(
-        init, sharding.state_shapes(init, mesh), jax.random.key(3)
-    )
-    if constants:
-        shapes = sharding.state_shapes(objective.init_constants, mesh)
-        constants = jax.device_put(constants, sharding.shardings_of(shapes))
-
-    @jax.jit
-    def train(state, batch, constants):
-        train_step = step.make_train_step(
-            objective, TX, seed=1, constants=constants, **options
-        )
-        return train_step(state, batch)[0]
-
-    batch = jax.tree.map(np.asarray, random_batch(size=16))
-    with sharding.use(mesh):
-        batch = sharding.to_devices(mesh, batch, 16)
-        return jax.device_get(train(state, batch, constants))
-
-
-def test_a_mesh_gives_the_step_of_one_device():
-    """The parameters are the student's alone, and the teacher changes them."""
-    expected = stepped(distilled(**HIDDEN), constants=teacher(DEEP))
-    difference = jax.tree.map(
-        lambda x, y: np.abs(x - y).max(),
-        expected.params,
-        stepped(masked_lm.MaskedLm(TINY)).params,
-    )
-    assert max(jax.tree.leaves(difference)) > 1e-3
-    mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
-    got = stepped(distilled(**HIDDEN), mesh, teacher(DEEP))
-    for name in ("teacher_loss", "hidden_loss", "mlm_loss", "grad_norm"):
-        np.testing.assert_allclose(
-            got.metric_sums[name], expected.metric_sums[name], rtol=1e-5
-        )
 
 
 # ---- runs

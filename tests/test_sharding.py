@@ -13,7 +13,12 @@ from toy import TINY, batch_of, relative_distance
 from bert_jax import config
 from bert_jax.errors import UserError
 from bert_jax.model import parameters as tree_by_path
-from bert_jax.objectives import masked_lm, permutation_lm, replaced_tokens
+from bert_jax.objectives import (
+    distillation,
+    masked_lm,
+    permutation_lm,
+    replaced_tokens,
+)
 from bert_jax.training import optimizer, sharding, step
 
 OPTIMIZER = config.OptimizerConfig(learning_rate=1e-3, warmup_fraction=0.1)
@@ -24,7 +29,16 @@ STEPS = 4
 BERT = masked_lm.MaskedLm(TINY)
 ONE_LAYER = dataclasses.replace(TINY, num_layers=1)
 SHARED = dataclasses.replace(TINY, num_layers=2, embedding_size=12, num_layer_groups=1)
+TAUGHT = distillation.Distillation(
+    ONE_LAYER,
+    config.DistillationConfig(
+        teacher_encoder=dataclasses.replace(TINY, num_layers=2, norm_placement="pre"),
+        hidden_weight=2.0,
+        hidden_layers="all",
+    ),
+)
 RELATIVES = {
+    "a teacher": TAUGHT,
     "shared layers": masked_lm.MaskedLm(SHARED),
     "replaced tokens": replaced_tokens.ReplacedTokens(
         dataclasses.replace(ONE_LAYER, positions="disentangled"),
@@ -38,37 +52,50 @@ RELATIVES = {
 }
 
 
+def initialised(init, mesh, seed):
+    return sharding.initialise(
+        init, sharding.state_shapes(init, mesh), jax.random.key(seed)
+    )
+
+
 def start(mesh, objective, name="adamw", state=None):
-    """Step with micro-batches, initial or given state, and batch on a mesh."""
+    """Step with micro-batches, initial or given state, batch and teacher on a mesh."""
     asked = dataclasses.replace(OPTIMIZER, name=name)
     tx = optimizer.make_optimizer(asked, optimizer.make_schedule(asked, 100))
     init = functools.partial(step.init_state, objective, tx)
-    shapes = sharding.state_shapes(init, mesh)
-    shardings = sharding.shardings_of(shapes)
+    shardings = sharding.shardings_of(sharding.state_shapes(init, mesh))
     if state is None:
-        state = sharding.initialise(init, shapes, jax.random.key(0))
+        state = initialised(init, mesh, 0)
     state = jax.device_put(state, shardings)
+    constants = {}
+    if objective is TAUGHT:
+        constants = initialised(objective.init_constants, mesh, 1)
     sum_over_replicas = functools.partial(
         sharding.sum_over_replicas, mesh=mesh, dtype=jnp.float32
     )
-    train = jax.jit(
-        step.make_train_step(
-            objective, tx, seed=1, micro_batches=2, sum_over_replicas=sum_over_replicas
-        ),
-        in_shardings=(shardings, sharding.batch_sharding(mesh)),
-        out_shardings=(shardings, sharding.replicated(mesh)),
-    )
+
+    def train_step(state, batch, constants):
+        return step.make_train_step(
+            objective,
+            tx,
+            seed=1,
+            micro_batches=2,
+            sum_over_replicas=sum_over_replicas,
+            constants=constants,
+        )(state, batch)
+
+    train = jax.jit(train_step, out_shardings=(shardings, sharding.replicated(mesh)))
     batch = jax.tree.map(np.asarray, batch_of(objective, rows=16))
-    return train, state, sharding.to_devices(mesh, batch, 16)
+    return train, state, sharding.to_devices(mesh, batch, 16), constants
 
 
 def loss_curve(mesh, objective, **options):
     """Return the losses of some steps, and the states before and after them."""
-    train, first, batch = start(mesh, objective, **options)
+    train, first, batch, constants = start(mesh, objective, **options)
     state, sums = first, []
     with sharding.use(mesh):
         for _ in range(STEPS):
-            state, _ = train(state, batch)
+            state, _ = train(state, batch, constants)
             sums.append(sum(float(state.metric_sums[x].sum) for x in objective.losses))
     return np.diff([0.0, *sums]), first, state
 
@@ -138,6 +165,7 @@ def test_copies_of_the_model_share_the_products_of_muon():
 @pytest.mark.parametrize(
     "name",
     [
+        "a teacher",
         pytest.param("shared layers", marks=pytest.mark.slow),
         pytest.param("replaced tokens", marks=pytest.mark.runs),
         "two streams",
