@@ -111,6 +111,9 @@ ROWS = {
         },
         SHORT_FIRST,
     ),
+    "small ModernBERT with next sentence": Row(
+        "small ModernBERT", {"objective.segments": "next_sentence"}, SHORT_FIRST
+    ),
 }
 HELD_OUT_ROWS = 1600
 SECONDS = "step_seconds.json"  # in the folder for all runs
