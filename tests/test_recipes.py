@@ -62,6 +62,20 @@ def test_lamb_recipes_have_the_sequences_of_the_paper(variant, steps, sequences)
     assert seen[0] / sum(seen) == pytest.approx(0.9, abs=2e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "tokens", "billions"),
+    [
+        # Table 2.
+        ("nomicbert", 4_096 * 2_048, [839]),
+    ],
+)
+def test_steps_have_the_tokens_of_the_papers(name, tokens, billions):
+    phases = build(name).phases
+    assert {phase.batch_size * phase.length for phase in phases} == {tokens}
+    seen = [phase.steps * tokens / 1e9 for phase in phases]
+    assert seen == pytest.approx(billions, rel=1e-3)
+
+
 def test_rows_of_one_segment_leave_out_no_text():
     """A short row drops the rest of its chunk."""
     for name in NAMES:
