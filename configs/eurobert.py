@@ -5,15 +5,17 @@ r"""EuroBERT: Llama's layers without a causal mask, half of the tokens masked.
         610m     26      1,152   4,096         18     6
         2.1b     32      2,304   6,144         18     6
 
-Source: Boizard et al. 2025; the shapes of optimus/trainer/model/encoder/eurobert.py in
-        Nicolas-BZRD/EuroBERT, and the defaults of its trainer: AdamW with betas of 0.9
-        and 0.95, an epsilon of 1e-5 and weight decay 0.1, rate 1e-4 after a warmup of 1
-        % of the steps, clipping at 1, rows of 2,048, a masked token always becomes
-        [MASK]. 5 T tokens: 4.8 T with 50 % masked at a constant rate, then 0.2 T with
-        10 %, while the rate falls (reports of the paper, which we have not read).
-Not known to us: the batch, here 2,048 rows of 2,048; whether the published runs used
-        the trainer's defaults; the shape of the fall, here 1 - sqrt; and when rows of
-        8,192 and the published rotary base of 250,000 came, here in the second stage.
+Source: Boizard et al. 2025 (2.3, and tables 3 and 4): steps of 9.4 M tokens. 4.8 T
+        tokens in rows of 2,048, 50 % masked, rotary base 10,000, rate 1e-4 after 2,000
+        steps of warmup. Then 0.2 T in rows of 8,192, 10 % masked, base 250,000, while
+        the rate falls to 0. AdamW with betas of 0.9 and 0.95, an epsilon of 1e-5 and
+        weight decay 0.1, clipping at 1. From Nicolas-BZRD/EuroBERT: a masked token
+        always becomes [MASK] (configuration/train.py), initial values of deviation 0.02
+        (model.py; table 4 has a variance of 0.2).
+Differences: the rate falls as 1 - sqrt, the authors' as a cosine. Rows of the second
+        stage are full of documents; the authors cut rows to random lengths from 12 to
+        8,192. The authors' 2.1b has 4,800 rows of 2,048 a step, not 4,608. Norms are
+        not decayed.
 Run:    python -m bert_jax.run.pretrain --config=configs/eurobert.py:210m \
             --config.data.corpus=DIR --workdir=DIR
         The authors' tokenizer has 128,256 tokens of byte-level BPE
@@ -31,6 +33,7 @@ VARIANTS = {
     "610m": (26, 1152, 4096, 18, 6),
     "2.1b": (32, 2304, 6144, 18, 6),
 }
+_TOKENS = 9_437_184  # in a step
 
 
 def get_config(arg: str = ""):
@@ -45,20 +48,21 @@ def get_config(arg: str = ""):
             rate=0.5, mask_token_rate=1.0, random_token_rate=0.0
         ),
     )
+    first_steps = round(4.8e12 / _TOKENS)
     first = config_lib.PhaseConfig(
-        steps=round(4.8e12 / 2**22),
+        steps=first_steps,
         length=2048,
-        batch_size=2048,
-        micro_batches=32,
+        batch_size=_TOKENS // 2048,
+        micro_batches=72,
         learning_rate=1e-4,
-        warmup_fraction=0.01,
+        warmup_fraction=2_000 / first_steps,
         rotary_base=10_000.0,
     )
     second = config_lib.PhaseConfig(
-        steps=round(0.2e12 / 2**22),
+        steps=round(0.2e12 / _TOKENS),
         length=8192,
-        batch_size=512,
-        micro_batches=8,
+        batch_size=_TOKENS // 8192,
+        micro_batches=18,
         learning_rate=1e-4,
         decay_fraction=1.0,
         masking_rate=0.1,

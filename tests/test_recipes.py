@@ -67,6 +67,8 @@ def test_lamb_recipes_have_the_sequences_of_the_paper(variant, steps, sequences)
     [
         # Table 2.
         ("nomicbert", 4_096 * 2_048, [839]),
+        # Table 4, and 2.2.
+        ("eurobert:210m", 9_437_184, [4_800, 200]),
     ],
 )
 def test_steps_have_the_tokens_of_the_papers(name, tokens, billions):
