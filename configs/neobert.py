@@ -7,9 +7,12 @@ Source: Le Breton et al. 2025, and conf/ and jobs/ of chandar-lab/NeoBERT: hidde
         epsilon of 1e-8 and weight decay 0.01, rate 1e-4 after 2,000 steps, clipping at
         1. 20 % of the tokens are masked and always become [MASK]. Text: RefinedWeb;
         BERT's uncased vocabulary.
+        The paper (3.3) has another rate, 6e-4, and weight decay 0.1.
 Differences: the authors' rate falls to a tenth as a cosine over 900,000 steps, and is
-        constant from there; here it falls to 0 over all. It does so again in the second
-        stage, where theirs is constant. Rows are packed.
+        constant from there, also in the second stage; here it falls to 0 in the first
+        stage, and from a tenth to 0 in the second. The authors draw 80 % of the second
+        stage from texts of more than 1,024 tokens, and initial values from uniform
+        distributions in +-0.02. They decay all parameters, and do not pack rows.
 Run:    python -m bert_jax.run.pretrain --config=configs/neobert.py \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus that is built with BERT's uncased vocabulary:
@@ -41,10 +44,13 @@ def get_config(arg: str = ""):
             length=length,
             batch_size=2**21 // length,
             micro_batches=micro_batches,
-            learning_rate=1e-4,
-            warmup_fraction=2_000 / steps,
+            learning_rate=rate,
+            warmup_fraction=warmup / steps,
         )
-        for steps, length, micro_batches in ((1_000_000, 1024, 4), (50_000, 4096, 8))
+        for steps, length, micro_batches, rate, warmup in (
+            (1_000_000, 1024, 4, 1e-4, 2_000),
+            (50_000, 4096, 8, 1e-5, 0),
+        )
     )
     cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=(first, second))

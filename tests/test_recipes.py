@@ -69,6 +69,8 @@ def test_lamb_recipes_have_the_sequences_of_the_paper(variant, steps, sequences)
         ("nomicbert", 4_096 * 2_048, [839]),
         # Table 4, and 2.2.
         ("eurobert:210m", 9_437_184, [4_800, 200]),
+        # Section 3.3, "Scale".
+        ("neobert", 2**21, [2_097, 104.9]),
     ],
 )
 def test_steps_have_the_tokens_of_the_papers(name, tokens, billions):
@@ -76,6 +78,12 @@ def test_steps_have_the_tokens_of_the_papers(name, tokens, billions):
     assert {phase.batch_size * phase.length for phase in phases} == {tokens}
     seen = [phase.steps * tokens / 1e9 for phase in phases]
     assert seen == pytest.approx(billions, rel=1e-3)
+
+
+def test_the_second_stage_of_neobert_has_a_tenth_of_the_rate():
+    """Section 3.3, "Optimization", and the constant of trainer_phase_2.py."""
+    first, second = build("neobert").phases
+    assert second.learning_rate == pytest.approx(first.learning_rate / 10)
 
 
 def test_rows_of_one_segment_leave_out_no_text():
