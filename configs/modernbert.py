@@ -16,29 +16,30 @@ Source: Warner et al. 2024 (2.2), and yamls/modernbert/ of AnswerDotAI/ModernBER
         over the first tokens (`growth`), at a constant rate; in large, after 900 B, at
         a tenth of it, since the authors' loss had stopped falling. Stage 2: 250 B
         (ettin_1b: 83 B) in rows of 8,192, with a rotary base of 160,000 in global
-        layers. Stage 3: 50 B (ettin_1b: 17 B), while the rate falls as 1 - sqrt. 30 %
-        of the tokens are masked; in evaluation, and in Ettin's stage 3, 15 %.
-        StableAdamW. `decay` is the authors' weight decay divided by the rate
-        (docs/architecture.md).
-Differences: batches grow in three steps, from a quarter. There is no dropout; the
-        authors drop 0.1 of what attention adds. Special tokens are not masked. The
-        authors' large begins with the layers of base, has 4,928, 616 and 624 rows in
-        the three stages, and its authors advise a lower rate than 5e-4. Weight
-        decay is multiplied by the rate of each stage. Ettin's rate falls to half in
-        stage 2; here it is the mean of that fall. Ettin's rows are not packed, and have
-        7,999 tokens in stages 2 and 3.
+        layers (Ettin: in all layers; ettin_17m: in all in stage 3 only). Stage 3: 50 B
+        (ettin_1b: 17 B), while the rate falls as 1 - sqrt. 30 % of the tokens are
+        masked; in evaluation, and in Ettin's stage 3, 15 %. StableAdamW. `decay` is the
+        authors' weight decay divided by the rate (docs/architecture.md).
+Differences: batches grow in three steps, from a quarter; the authors' begin with 768
+        rows (large: 448). The rate falls to 0; theirs to a thousandth of that of stage
+        3 (Ettin: to a 25th). There is no dropout; the authors drop 0.1 of what
+        attention adds. Special tokens are not masked. The authors' large begins with
+        the layers of base, has 4,928, 616 and 624 rows in the three stages, and its
+        authors advise a lower rate than 5e-4. Weight decay is multiplied by the rate of
+        each stage. Ettin's rate falls to half in stage 2; here it is the mean of that
+        fall. Ettin's rows are not packed, and have 7,999 tokens in stages 2 and 3.
 Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus whose tokenizer is byte-level BPE (run.train_tokenizer
-        --kind=byte_bpe); the authors' has 50,280 tokens. They change the corpus at each
-        stage: '--config.phases[4].corpus_weights=0.001,1'. The micro-batches make base
-        fit 64 chips of v5e, and large 64 of v4, v5p and v6e; on v5e, large needs
-        `--config.mesh.fsdp=8 --config.encoder.scan_layers=False`. A program without a
-        loop over layers takes 8 to 20 minutes of a CPU to compile, each phase.
-        With the loop, which sizes from large on have, an earlier step was estimated a
-        third longer (docs/log.md).
-Cost:   Ettin's authors had four H100s for 6, 9, 13, 20, 40 and 90 days. Not run yet.
-        docs/results.md has the compiler's estimates.
+        --kind=byte_bpe); the authors' has 50,368 tokens, 83 of them unused. They change
+        the corpus at each stage: '--config.phases[4].corpus_weights=0.001,1'. The
+        micro-batches make base fit 64 chips of v5e, and large 64 of v4, v5p and v6e; on
+        v5e, large needs `--config.mesh.fsdp=8 --config.encoder.scan_layers=False`. A
+        program without a loop over layers takes 8 to 20 minutes of a CPU to compile,
+        each phase. With the loop, which sizes from large on have, an earlier step was
+        estimated a third longer (docs/log.md).
+Cost:   Ettin's authors had four H100s for 6, 9, 13, 20 and 40 days, and stopped 1b
+        after some 40 of 90. Not run yet. docs/results.md has the compiler's estimates.
 """
 
 import dataclasses
@@ -79,14 +80,17 @@ def get_config(arg: str = ""):
         late_rates = rate * 2 / 3, rate / 2
         billions = 1700, 250 * share, 50 * share
         last = {"masking_rate": 0.15, "local_rotary_base": 160_000.0}
+        # In the authors' code, local layers have the base of the global ones unless a
+        # config names another, as only that of 17m does.
+        middle = {} if variant == "ettin_17m" else {"local_rotary_base": 160_000.0}
     else:
         long_rows = 8192, _BATCH // 8, _LONG_ROWS
         late_rates = (rate / 10 if variant == "large" else rate * 3 / 8,) * 2
         billions = 1719, 250, 50
-        last = {}
+        middle, last = {}, {}
     phases = (
         *_first_stage(variant, billions[0], rate, *first),
-        _phase(billions[1], *long_rows, learning_rate=late_rates[0]),
+        _phase(billions[1], *long_rows, learning_rate=late_rates[0], **middle),
         _phase(
             billions[2],
             *long_rows,

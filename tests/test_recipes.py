@@ -86,6 +86,16 @@ def test_the_second_stage_of_neobert_has_a_tenth_of_the_rate():
     assert second.learning_rate == pytest.approx(first.learning_rate / 10)
 
 
+def test_stages_of_ettin_have_the_rotary_bases_of_its_configs():
+    """rotary_emb_base and local_attn_rotary_emb_base, by default the former."""
+    for variant in ("17m", "32m", "68m", "150m", "400m", "1b"):
+        built = build(f"modernbert:ettin_{variant}")
+        stages = [built.of_phase(i).encoder for i in (0, -2, -1)]
+        bases = [(each.rotary_base, each.local_rotary_base) for each in stages]
+        local = 10_000 if variant == "17m" else 160_000
+        assert bases == [(10_000, 10_000), (160_000, local), (160_000, 160_000)]
+
+
 def test_rows_of_one_segment_leave_out_no_text():
     """A short row drops the rest of its chunk."""
     for name in NAMES:
