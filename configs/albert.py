@@ -1,10 +1,10 @@
 r"""ALBERT: factorised embeddings, one layer for all, n-grams, and sentence order.
 
-Source: Lan et al. 2019 and google-research/albert: LAMB at learning rate 1.76e-3, batch
-        4,096, 125,000 steps with 3,125 of warmup, length 512, spans of up to three
-        words, vocabulary of 30,000 SentencePiece tokens. The code's command asks for 20
-        predictions a sequence, for which the paper gives no reason; here they are
-        15 % of the tokens. Dropout is 0.1, and none at xxlarge (4.8).
+Source: Lan et al. 2019 (4.1) and google-research/albert: LAMB at learning rate 1.76e-3,
+        batch 4,096, 125,000 steps with 3,125 of warmup, length 512, spans of up to
+        three words, vocabulary of 30,000 SentencePiece tokens. The code's command asks
+        for 20 predictions a sequence, for which the paper gives no reason; here they
+        are 15 % of the tokens. Dropout is 0.1, and none at xxlarge (4.8).
 
         variant  layers  hidden size  heads  parameters, with the pooler
         base     12      768          12     11.7 M

@@ -7,7 +7,7 @@ Source: everything but the change is configs/bert_base.py.
         left_to_right   the same, each token from those before it     BERT, Table 5
         whole_words     words are masked as a whole                   BERT, release of
                                                                       May 2019
-        ngrams          1 to 3 words are masked as a whole            ALBERT, 3.1
+        ngrams          1 to 3 words are masked as a whole            ALBERT, 4.1
         sentence_order  segments in order or swapped                  ALBERT, 3.1
         full_sentences  text of several documents, one segment        RoBERTa, 4.2
         doc_sentences   text of one document, one segment             RoBERTa, 4.2

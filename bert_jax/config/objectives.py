@@ -77,7 +77,8 @@ class MaskedLmConfig:
     segments: str = field(
         "next_sentence", choices=(*PAIR_TASKS, "consecutive", *SINGLE_SEGMENTS)
     )
-    # Share of the sequences that aim at a random shorter length (paper, A.2).
+    # Share of the sequences that aim at a random shorter length (google-research/bert,
+    # create_pretraining_data.py).
     short_sequence_rate: float = field(0.1, at_least=0, at_most=1)
     # Most examples in a row. 1: no packing. In packed rows each example has its own
     # [CLS], positions and attention (data/packing.py).
@@ -160,7 +161,7 @@ class CausalLmConfig:
     causal: ClassVar[bool] = True
     masking: ClassVar[None] = None
     segments: str = field("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
-    # Share of the sequences that aim at a random shorter length (paper, A.2).
+    # Share of the sequences that aim at a random shorter length.
     short_sequence_rate: float = field(0.1, at_least=0, at_most=1)
     # Most examples in a row, as for `MaskedLmConfig`.
     examples_per_row: int = field(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
