@@ -6,7 +6,8 @@ Source: the paper, 4.2 and 4.3: v1 with batch 32, learning rate 5e-5 and 3 epoch
         The README of google-research/bert has, on the development set of 1.1,
         EM 81.2 and F1 88.4 for Base (batch 12, 3e-5, 2 epochs) and EM 84.4 and F1 90.9
         for Large (batch 24), where F1 is between 90.5 and 91.0 from run to run.
-        On 2.0, Large has EM 79.0 and F1 81.8 (README of ALBERT).
+        On 2.0, Large has EM 78.7 and F1 81.9 (paper, table 3; 79.0 and 81.8 in the
+        README of ALBERT).
 Run:    python -m bert_jax.run.finetune_squad --config=configs/squad.py:v1 \
             --config.task.train=train-v1.1.json --config.task.eval=dev-v1.1.json \
             --config.init_from=PRETRAIN_WORKDIR --workdir=DIR

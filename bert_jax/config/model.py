@@ -170,7 +170,8 @@ class EncoderConfig:
     # that of initial values is 0.88 times as large.
     initializer_range: float = field(0.02, at_least=0, regularisation=True)
     # Whether kernels that write to the residual stream, and those of prediction head
-    # and pooler, begin smaller, by a factor of sqrt(2 num_layers) (ModernBERT).
+    # and pooler, begin smaller, by a factor of sqrt(2 num_layers) (ModernBERT in
+    # `transformers`; in the authors' own code, not those of the prediction head).
     depth_scaled_init: bool = field(False, regularisation=True)
 
     # ---- computation
