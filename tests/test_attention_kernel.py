@@ -248,6 +248,46 @@ def test_kernels_run_on_the_rows_and_heads_of_a_device(rotary, interpreted_kerne
     assert_equals_plain(case, got)
 
 
+@pytest.mark.parametrize("documents", [False, True])
+def test_cudnn_runs_on_the_rows_and_heads_of_a_device(documents, monkeypatch):
+    """Without a GPU: the results of the same call of XLA, and the program for GPUs.
+
+    Gradients of micro-batches are summed inside a `shard_map` over one of the axes.
+    """
+    case = Case(4, rows=4, documents=documents)
+    mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
+    with sharding.use(mesh):
+        got = output_and_gradients(case, by_cudnn)
+    assert_equals_plain(case, got)
+
+    version = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
+    monkeypatch.setattr(version, lambda: 91_300)
+    monkeypatch.setattr(decisions, "is_cudnn_available", lambda: True)
+    case = dataclasses.replace(case, dtype="bfloat16")
+
+    def differentiate(_, batch, *others):
+        sources, *rows = batch
+
+        def total(sources):
+            pattern = AttentionPattern(*rows)
+            arguments = NO_BIASES, pattern, None, None
+            context = kernels_lib.attend(case.encoder, *sources, *arguments)
+            return jnp.sum(context.astype(jnp.float32))
+
+        value, gradients = jax.value_and_grad(total)(sources)
+        return value, jax.tree.map(jnp.sum, gradients)
+
+    summed = sharding.sum_over_replicas(differentiate, mesh, jnp.float32)
+    pattern = case.pattern()
+    batch = case.arrays()[:3], pattern.is_token, pattern.documents
+    with sharding.use(mesh):
+        traced = jax.jit(summed).trace(None, batch, None, None)
+        cuda = traced.lower(lowering_platforms=("cuda",)).as_text()
+    call = "fmhaScaleBiasSoftmax" if documents else "fmhaSoftmax"
+    assert set(re.findall(r"__cudnn\$(\w+)", cuda)) == {call, f"{call}Backward"}
+    assert "CustomSPMDPartitioning" not in cuda  # XLA's partitioner fails on it here
+
+
 # ---- which implementation runs
 
 
@@ -417,13 +457,16 @@ def test_programs_for_gpus_call_cudnn(documents, causal, monkeypatch):
         ({"hidden_size": 176}, {}, "heads of 44 columns"),
         ({"hidden_size": 1024}, {}, "heads of 256 columns"),
         ({}, {"is_local": True}, "one-sided"),
+        ({}, {"batch": 3}, "3 rows are not a multiple of 2 devices"),
     ],
 )
 def test_gpus_use_cudnn_where_it_applies(fields, request_, reason, monkeypatch):
     monkeypatch.setattr(decisions, "is_cudnn_available", lambda: True)
     encoder = config.EncoderConfig(**{"hidden_size": 256, "num_heads": 4} | fields)
-    asked = {"length": 128, "is_local": False, "has_dropout": False} | request_
-    got = decisions.attention(encoder, "cuda", 2, **asked)
+    asked = {"batch": 2, "length": 128, "is_local": False, "has_dropout": False}
+    mesh = sharding.make_mesh(config.MeshConfig(data=2), jax.devices()[:2])
+    with sharding.use(mesh):
+        got = decisions.attention(encoder, "cuda", **(asked | request_))
     assert (got.implementation == decisions.CUDNN) == (not reason)
     assert reason in got.reason
 

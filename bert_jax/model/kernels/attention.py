@@ -11,7 +11,15 @@ from jaxtyping import Array, Float, Int, UInt32
 from bert_jax import config as config_lib
 from bert_jax.model import plain_attention, products, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
-from bert_jax.model.kernels import decisions, overlapping_pieces, tpu_attention
+from bert_jax.model.kernels import (
+    decisions,
+    overlapping_pieces,
+    per_device,
+    tpu_attention,
+)
+
+# Names of the dimensions of queries, keys, values and contexts [B, L, H, K].
+_HEADS = ("batch", "length", "heads", None)
 
 
 def attend(
@@ -131,18 +139,33 @@ def _cudnn(
     # cuDNN's softmax of no key is not finite: rows of padding see their first position,
     # and queries without a key are zeroed below.
     lengths = jnp.maximum(jnp.sum(pattern.is_token, axis=1, dtype=jnp.int32), 1)
-    documents, same = pattern.documents, None
+    arrays = *_add_biases_and_rotate(config, sources, biases, rotations), lengths
+    names = _HEADS, _HEADS, _HEADS, ("batch",)
+    if pattern.documents is not None:
+        arrays, names = (*arrays, pattern.documents), (*names, ("batch", "length"))
+    # JAX's own partitioning of the call fails inside a `shard_map` over some of the
+    # axes, such as that of `sharding.sum_over_replicas`.
+    options = pattern.causal, implementation
+    (context,) = per_device.apply(_run_cudnn, options, names, (_HEADS,), *arrays)
+    sees_key = jnp.any(pattern.mask(), axis=2)[:, :, None, None]  # [B, L or 1, 1, 1]
+    return jnp.where(sees_key, context, 0)
+
+
+def _run_cudnn(options, query, key, value, lengths, documents=None):
+    causal, implementation = options
+    same = None
     if documents is not None:
         same = (documents[:, :, None] == documents[:, None, :])[:, None]  # [B, 1, L, L]
     context = jax.nn.dot_product_attention(
-        *_add_biases_and_rotate(config, sources, biases, rotations),
+        query,
+        key,
+        value,
         mask=same,
-        is_causal=pattern.causal,
+        is_causal=causal,
         key_value_seq_lengths=lengths,
         implementation=implementation,
     )
-    sees_key = jnp.any(pattern.mask(), axis=2)[:, :, None, None]  # [B, L or 1, 1, 1]
-    return jnp.where(sees_key, context, 0)
+    return (context,)
 
 
 _KERNELS = {

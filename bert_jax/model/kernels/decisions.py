@@ -79,7 +79,7 @@ def attention(
         in_pieces = overlap and length > MAX_LENGTH
         return _first_reason(reasons, TPU_KERNEL_ON_PIECES if in_pieces else TPU_KERNEL)
     if platform == "cuda":
-        reasons = _attention_on_cuda(config, is_local, has_dropout)
+        reasons = _attention_on_cuda(config, batch, is_local, has_dropout)
         return _first_reason(reasons, CUDNN)
     return Decision(PLAIN, f"no kernel for platform {platform}")
 
@@ -107,7 +107,7 @@ def _attention_on_tpu(config, batch, length, has_dropout):
     yield _uneven_rows(batch)
 
 
-def _attention_on_cuda(config, is_local, has_dropout):
+def _attention_on_cuda(config, batch, is_local, has_dropout):
     yield not is_cudnn_available(), "no NVIDIA GPU of compute capability 8.0"
     yield has_dropout, "cuDNN has no usable dropout of probabilities"
     yield config.dtype != "bfloat16", f"cuDNN computes in bfloat16, not {config.dtype}"
@@ -116,6 +116,7 @@ def _attention_on_cuda(config, is_local, has_dropout):
         config.head_size > 128 or config.head_size % 8,
         f"heads of {config.head_size} columns; cuDNN takes multiples of 8 up to 128",
     )
+    yield _uneven_rows(batch)
 
 
 def is_cudnn_available() -> bool:
