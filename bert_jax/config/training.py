@@ -52,7 +52,8 @@ class OptimizerConfig:
 class MeshConfig:
     """Mesh of devices. The product of its sizes is the number of devices.
 
-    TPU slices, with a slower network between them, split `data` and nothing else.
+    TPU slices, and nodes of GPUs, with a slower network between them, split `data` and
+    nothing else.
     """
 
     # Copies of the model, each with a part of the batch. One of the three sizes may be

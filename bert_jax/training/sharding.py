@@ -70,8 +70,8 @@ def make_mesh(
     slices = num_slices(devices)
     if shape[0] % slices:
         raise UserError(
-            f"mesh.data={shape[0]} is not a multiple of the {slices} slices here; "
-            "mesh.fsdp and mesh.tensor must fit in one"
+            f"mesh.data={shape[0]} is not a multiple of the {slices} slices here "
+            "(TPU slices or GPU nodes); mesh.fsdp and mesh.tensor must fit in one"
         )
     if slices == 1:
         grid = mesh_utils.create_device_mesh(
@@ -89,7 +89,10 @@ def make_mesh(
 
 
 def num_slices(devices: Sequence[jax.Device]) -> int:
-    """Return the number of slices: groups of devices with a slow network between."""
+    """Return the number of slices: groups of devices with a slow network between.
+
+    XLA counts each host of GPUs as a slice (xla/pjrt/distributed/topology_util.cc).
+    """
     return len({getattr(device, "slice_index", 0) for device in devices})
 
 
