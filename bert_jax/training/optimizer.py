@@ -151,9 +151,12 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
     """Multiply updates by decay ** depth below the top.
 
     Heads, pooler and final norm have depth 0, and layers 1 (top) to N (bottom). All
-    embeddings, of distances too, and their projection have depth N + 1 (as in BEiT and
-    DeBERTa; ELECTRA counts one more for the encoder). Layers that share parameters
-    count as one.
+    embeddings, of distances too, and their projection have depth N + 1. Layers that
+    share parameters count as one.
+
+    Source: microsoft/unilm, beit/optim_factory.py, where a bias of distances has depth
+    0. google-research/electra, model/optimization.py, has one more for layers and
+    embeddings: 2 to N + 1, and N + 2.
     """
     layers = re.compile("^encoder/layers/")
     embeddings = re.compile("^encoder/(embedding|distance_)")
