@@ -5,7 +5,8 @@ Sources: Jordan et al. 2024, Muon (kellerjordan.github.io/posts/muon); Liu et al
 iteration come from `optax.contrib`. Matrices are divided by their Schatten-4 norm
 before the iteration, not by the Frobenius norm, which is larger. Four steps are then
 about as good as five, except for matrices of very low rank, with a fifth fewer
-operations (docs/log.md).
+operations (docs/log.md). Optax corrects gradient and momentum for bias before it adds
+them. The authors' codes do not, and so weight the momentum more in the first steps.
 """
 
 import functools
