@@ -35,12 +35,14 @@ class Masking:
       into spans from its beginning, and anew from each special token; a span of n words
       has the probability (1 / n) / sum(1 / k) over the k up to the number of words
       left. In contrast, google-research/albert draws spans that may overlap and drops
-      the overlapping ones, which makes long spans rarer than the formula; and it
-      shortens a span that exceeds the count, which here is skipped.
+      the overlapping ones, which makes long spans rarer than the formula; it shortens a
+      span that exceeds the count, which here is skipped; its spans may go on after a
+      [SEP]; and with SentencePiece its words begin at punctuation, too.
 
     **Replacement**, token by token: [MASK] (80 % by default), a random id (10 %), or
     the token itself. Random ids are drawn from the whole vocabulary, special tokens
-    included, as in the original; with "fairseq" special tokens are excluded.
+    included, as in the original; with "fairseq" special tokens are excluded. (fairseq's
+    own option for whole words counts words, and replaces each as a whole.)
 
     Source: BERT paper, 3.1; RoBERTa, 2.3; and the sources named above.
     """
