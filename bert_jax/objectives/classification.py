@@ -21,6 +21,8 @@ class Classification(labelled.LabelledObjective):
 
         sum_i w_{y_i} loss_i / sum_i w_{y_i}
 
+    With both, PyTorch weights the terms log p_c of the smoothing by w_c, not by w_y.
+
     If labels are distributions q, such as a teacher's, -sum_c q_c log p_c takes the
     place of -log p_y, and y is the most probable class (Hinton et al. 2015).
 
