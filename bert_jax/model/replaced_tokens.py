@@ -14,7 +14,9 @@ class ReplacedTokensModel(nn.Module):
 
     The discriminator is `encoder`, which fine-tuning loads. As in the authors' code the
     generator shares all of its embeddings, layer norm included (the paper's 3.2 names
-    token and position embeddings only), and has a projection of its own.
+    token and position embeddings only), and has a projection of its own. In that code
+    these projections and the discriminator's last layer begin with Glorot's uniform
+    values, TensorFlow's default; here all kernels begin alike.
     """
 
     config: config_lib.EncoderConfig  # discriminator
