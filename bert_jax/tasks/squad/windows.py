@@ -106,7 +106,8 @@ def positions(
       Positions of the first and of the last token in each window, int32 [W]; 0, which
       is [CLS], in windows without the complete answer.
 
-    Source: google-research/bert, run_squad.py.
+    Source: google-research/bert, run_squad.py. There, an answer whose own tokens are
+    not found in its words, separated by white space, covers these words.
     """
     starts, stops = np.zeros((2, len(windows.first)), np.int32)
     tokens = np.array(
