@@ -13,8 +13,12 @@ Source: He et al. 2021 (DeBERTaV3), 3 and appendix; rtd.sh, rtd_*.json and rtd_t
         of 8,192 rows of 512 tokens, 10,000 of them warmup, and AdamW with betas of 0.9
         and 0.98. A SentencePiece vocabulary of 128,000 tokens, 160 GB of text.
 Differences: one update for both halves, where the authors have an optimizer for each,
-        with its own clipping. The discriminator's head is ELECTRA's; theirs adds the
-        vector of [CLS] to each token's. The norm of the embeddings is shared, too. The
+        with its own clipping. The generator has no enhanced mask decoder: theirs adds
+        absolute positions to the states before its last layer, and applies this layer
+        to them twice (masked_language_model.py). The discriminator's head is ELECTRA's;
+        theirs adds the vector of [CLS] to each token's, and normalises the sum. Masked
+        tokens are anywhere; theirs are one of every six tokens from the beginning of a
+        row until there are enough. The norm of the embeddings is shared, too. The
         embeddings of distances have no dropout. Rows are full of sentences, also of
         several documents; the authors' prepare_data.py cuts within sentences.
 Not known to us: the text of the appendix. Steps, batch, rates and the second beta were

@@ -20,7 +20,9 @@ class DebertaEncoder(encoder.Encoder):
     """DeBERTa without heads.
 
     Distances are the only position information, and all layers share their embeddings.
-    Hidden states of padding differ from the original's, which zeroes its embeddings.
+    As in `DebertaV2ForMaskedLM`, there is no enhanced mask decoder, which in the
+    original adds absolute positions to predict masked tokens (paper, 3.2). Hidden
+    states of padding differ from the original's, which zeroes its embeddings.
     """
 
     block_class = DebertaBlock
