@@ -23,11 +23,13 @@ Source: Warner et al. 2024 (2.2), and yamls/modernbert/ of AnswerDotAI/ModernBER
 Differences: batches grow in three steps, from a quarter; the authors' begin with 768
         rows (large: 448). The rate falls to 0; theirs to a thousandth of that of stage
         3 (Ettin: to a 25th). There is no dropout; the authors drop 0.1 of what
-        attention adds. Special tokens are not masked. The authors' large begins with
-        the layers of base, has 4,928, 616 and 624 rows in the three stages, and its
-        authors advise a lower rate than 5e-4. Weight decay is multiplied by the rate of
-        each stage. Ettin's rate falls to half in stage 2; here it is the mean of that
-        fall. Ettin's rows are not packed, and have 7,999 tokens in stages 2 and 3.
+        attention adds. Special tokens are not masked, and 30 % of each text are; the
+        authors mask each token with a probability of 30 % (sequence_packer.py). The
+        authors' large begins with the layers of base, has 4,928, 616 and 624 rows in
+        the three stages, and its authors advise a lower rate than 5e-4. Weight decay is
+        multiplied by the rate of each stage. Ettin's rate falls to half in stage 2;
+        here it is the mean of that fall. Ettin's rows are not packed, and have 7,999
+        tokens in stages 2 and 3.
 Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus whose tokenizer is byte-level BPE (run.train_tokenizer

@@ -13,7 +13,8 @@ Source: Yang et al. 2019 (2.2 to 2.5, 3.1 and A.4) and zihangdai/xlnet, train.py
         The authors' rows attend to 384 tokens of the rows before, and half of their
         second segments are random. Here there is no memory, and the second segment
         always follows the first. In their code dropout also follows the activation
-        of the feed-forward network; here it does not, as in the paper (table 7).
+        of the feed-forward network; here it does not, as in the paper (table 7). Their
+        initial values are not truncated; ours are, at two standard deviations.
 Run:    python -m bert_jax.run.train_tokenizer --kind=sentencepiece \
             --nolower_case --vocab_size=32000 --input=TEXT --output=TOKENIZER
         python -m bert_jax.run.build_corpus --tokenizer=TOKENIZER \
