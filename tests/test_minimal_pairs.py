@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -120,6 +121,21 @@ def test_later_pieces_of_a_word_are_masked_with_each_piece(trained):
     assert several == pytest.approx(
         restated(objective, params, "aubvcw dx", within_word=True), rel=1e-5
     )
+
+
+def test_a_byte_level_word_does_not_include_the_punctuation_after_it(
+    byte_bpe, tmp_path
+):
+    """Test that the two scores are equal where each word is a single token."""
+    encoder = dataclasses.replace(TINY, vocab_size=byte_bpe.vocab_size)
+    objective = dataclasses.replace(OBJECTIVES["masked"], encoder=encoder)
+    run = config.PretrainConfig(encoder=encoder, objective=objective.config)
+    save(tmp_path, objective, run, byte_bpe)
+    known = [t[1:] for t in byte_bpe.tokens if re.fullmatch("Ġ[a-z]{3,}", t)]
+    pair = f"{known[0]}, {known[1]}.", f"{known[2]} ({known[3]})"
+    score = prediction.load(str(tmp_path)).score_pairs
+    ((*each,), (*within,)) = (next(score([pair], within_word=w)) for w in (False, True))
+    assert within == pytest.approx(each, rel=1e-5)
 
 
 @pytest.mark.parametrize("trained", ["masked"], indirect=True)

@@ -97,6 +97,25 @@ def test_words_of_sentencepiece(sentencepiece):
     assert sentencepiece.decode(sentencepiece.encode(text)) == shown
 
 
+def test_words_end_where_pipelines_split_texts(tokenizer):
+    text = "Don't redo un-done words, 3rd."
+    spans: dict[int, tuple[int, int]] = {}
+    (encoding,) = tokenizer.encode_with_offsets([text])
+    (numbers,) = tokenizer.words([text])
+    for number, (begin, end) in zip(numbers, encoding.offsets, strict=True):
+        spans[number] = spans.get(number, (begin, end))[0], end
+    # google-research/bert, tokenization.py; a SentencePiece model knows spaces only;
+    # openai/gpt-2, encoder.py.
+    expected = {
+        "WordPiece": "Don ' t redo un - done words , 3rd .",
+        "Unigram": text,
+        "BPE": "Don 't redo un - done words , 3 rd .",
+    }
+    assert list(spans) == list(range(1, len(spans) + 1))
+    words = [text[begin:end] for begin, end in spans.values()]
+    assert " ".join(words) == expected[tokenizer.model_type]
+
+
 def test_case_and_accents_are_separate():
     def tokens(lower_case, strip_accents):
         words = ["É", "é", "E", "e", *tokenizer_lib.SPECIAL_TOKENS]

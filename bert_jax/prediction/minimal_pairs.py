@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.model import cross_entropy, heads, replaced_tokens
 from bert_jax.model.inputs import Inputs
@@ -138,7 +137,8 @@ def score_pairs(
       model: Pretrained model.
       pairs: Pairs of sentences, read as they are needed.
       within_word: Mask the later pieces of a word together with each piece, because
-        they give it away (Kauf and Ivanova 2023, 3). For masked tokens only.
+        they give it away (Kauf and Ivanova 2023, 3). For masked tokens only. Words are
+        those of `Tokenizer.words`; the authors, too, take them from the tokenizer.
       generator: Use ELECTRA's generator in place of its discriminator.
 
     Raises:
@@ -159,14 +159,14 @@ def score_pairs(
     engine = model.engine(computation, "to score sentences", "give a pretraining run")
     remaining = enumerate(pairs)
     while window := list(itertools.islice(remaining, _WINDOW)):
-        rows = _encode(model, window)  # a row for each sentence
+        rows = _encode(model, window, within_word)  # a row for each sentence
         owners = np.arange(2 * len(window))
         if is_masked or isinstance(computation, PermutedToken):
             owners, positions = np.nonzero(_is_inside(rows["attention_mask"]))
             rows = {name: values[owners] for name, values in rows.items()}
             rows["mlm_positions"] = positions[:, None].astype(np.int32)  # [R, 1]
         if is_masked:
-            rows = _mask(rows, model.tokenizer, within_word)
+            rows = _mask(rows, model.tokenizer.mask_id)
         scores = np.zeros(2 * len(window))
         np.add.at(scores, owners, engine.outputs(rows, _BATCH_SIZE)["score"])
         yield from map(tuple, scores.reshape(-1, 2).tolist())
@@ -189,9 +189,14 @@ def _computation(model: TrainedModel, generator: bool) -> text_inputs.TextComput
 
 
 def _encode(
-    model: TrainedModel, window: Sequence[tuple[int, tuple[str, str]]]
+    model: TrainedModel,
+    window: Sequence[tuple[int, tuple[str, str]]],
+    with_words: bool,
 ) -> Arrays:
-    """Return rows of tokens: both sentences of the first pair, of the second, ..."""
+    """Return rows of tokens: both sentences of the first pair, of the second, ...
+
+    With words, there is an array `words` [R, L], the number of the word of each token.
+    """
     for index, pair in window:
         if isinstance(pair, str):
             quoted = text_inputs.shortened(pair)
@@ -209,19 +214,25 @@ def _encode(
         text_inputs.check_fits(model.encoder, index, sentence, 2 + len(ids))
     length = 2 + max(map(len, encoded))
     single = [None] * len(encoded)
-    return token_rows.join_pairs(encoded, single, model.tokenizer, length)[0]
+    rows = token_rows.join_pairs(encoded, single, model.tokenizer, length)[0]
+    if with_words:
+        # Special tokens and padding have the number 0, which no word has.
+        words = [[0, *numbers] for numbers in model.tokenizer.words(sentences)]
+        rows["words"] = token_rows.pad(words, length, 0)[0]
+    return rows
 
 
-def _mask(
-    rows: Arrays, tokenizer: tokenizer_lib.Tokenizer, within_word: bool
-) -> Arrays:
-    """Mask the token at the position of each row; it becomes the label."""
+def _mask(rows: Arrays, mask_id: int) -> Arrays:
+    """Mask the token at the position of each row; it becomes the label.
+
+    If there are `words`, later tokens of the same word are masked, too.
+    """
+    rows = dict(rows)
     ids, positions = rows["input_ids"], rows["mlm_positions"]
     is_masked = np.arange(ids.shape[1]) == positions  # [R, L]
-    if within_word:
-        words = np.cumsum(~tokenizer.continues_word[ids], axis=1)  # [R, L]
+    if (words := rows.pop("words", None)) is not None:
         same_word = words == np.take_along_axis(words, positions, axis=1)
         is_masked = same_word & (np.arange(ids.shape[1]) >= positions)
     labels = np.take_along_axis(ids, positions, axis=1)  # [R, 1]
-    masked = np.where(is_masked, np.int32(tokenizer.mask_id), ids)
+    masked = np.where(is_masked, np.int32(mask_id), ids)
     return rows | {"input_ids": masked, "mlm_labels": labels}

@@ -105,6 +105,19 @@ class Tokenizer:
             encodings.append(Encoding(encoding.ids, offsets))
         return encodings
 
+    def words(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the number of the word of each token that `encode_batch` returns.
+
+        A word ends where the pipeline splits the text, such as at punctuation, and
+        before a token that continues no word (`continues_word`).
+        """
+        numbers = []
+        for encoding in self._pipeline.encode_batch(texts, add_special_tokens=False):
+            begins = np.diff(np.array(encoding.word_ids, int), prepend=-1) != 0
+            begins |= ~self.continues_word[np.array(encoding.ids, int)]
+            numbers.append(np.cumsum(begins).tolist())
+        return numbers
+
     def encode_with_blanks(self, text: str) -> list[int]:
         """Encode a text in which `[MASK]` marks a blank, which becomes `mask_id`.
 
