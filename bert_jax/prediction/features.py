@@ -1,6 +1,7 @@
 """Feature vectors of texts from the layers of an encoder (BERT paper, 5.3).
 
-Source: google-research/bert, extract_features.py.
+Source: google-research/bert, extract_features.py. There, layer 0 is the first layer;
+negative numbers mean the same as here.
 """
 
 import dataclasses
