@@ -19,8 +19,9 @@ Differences: one update for both halves, where the authors have an optimizer for
         theirs adds the vector of [CLS] to each token's, and normalises the sum. Masked
         tokens are anywhere; theirs are one of every six tokens from the beginning of a
         row until there are enough. The norm of the embeddings is shared, too. The
-        embeddings of distances have no dropout. Rows are full of sentences, also of
-        several documents; the authors' prepare_data.py cuts within sentences.
+        embeddings of distances have no dropout. Initial values are truncated at two
+        standard deviations. Rows are full of sentences, also of several documents; the
+        authors' prepare_data.py cuts within sentences.
 Not known to us: the text of the appendix. Steps, batch, rates and the second beta were
         not checked against it again; the authors' scripts, for 64 or 256 rows, have
         other rates.
