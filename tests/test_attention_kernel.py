@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from plans import count_kernels
 
 from bert_jax import config
@@ -17,7 +17,7 @@ from bert_jax.model import randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import attention as kernels_lib
 from bert_jax.model.kernels import decisions, overlapping_pieces, tpu_attention
-from bert_jax.planning import topology
+from bert_jax.planning import phase, topology
 from bert_jax.training import sharding
 
 NO_BIASES = (None,) * 3
@@ -339,6 +339,26 @@ def test_tpus_use_the_kernel_where_shapes_allow():
 
 
 @pytest.mark.parametrize(
+    ("kind", "dtype", "parts"),
+    [
+        ("TPU v2", "bfloat16", "residuals"),
+        ("TPU v3", "bfloat16", "residuals"),
+        ("TPU v3", "float32", "attention, residuals"),
+        ("TPU v4", "bfloat16", "attention, residuals, cross entropy"),
+    ],
+)
+def test_old_tpus_have_no_kernels_with_products_of_bfloat16(kind, dtype, parts):
+    device = jax.sharding.AbstractDevice(kind, 1, "tpu")
+    mesh = jax.sharding.AbstractMesh((2,), ("data",), abstract_device=device)
+    encoder = config.EncoderConfig(dtype=dtype)
+    with jax.sharding.use_abstract_mesh(mesh):
+        text = decisions.describe(
+            encoder, "tpu", 8, 128, predicts_tokens=True, logits_reader=""
+        )
+    assert f"{parts}: TPU kernel" in text.split("; ")
+
+
+@pytest.mark.parametrize(
     ("queries", "fields", "is_kernel"),
     [
         (150, {}, True),
@@ -403,6 +423,9 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         ("v6e:1x1", Case(4, 32, 1024, documents=True, rotary=True, dtype="bfloat16")),
         ("v5e:1x1", Case(length=8192, rows=1, window=64, dtype="bfloat16")),
         ("v4:2x2x1", Case(length=8192, rows=1, rotary=True, dtype="bfloat16")),
+        ("v3:2x2", Case(rate=0.1, rotary=True)),
+        ("v5p:2x2x1", Case(rate=0.1, dtype="bfloat16")),
+        ("tpu7x:2x2x1", Case(rate=0.1, dtype="bfloat16")),
     ],
     ids=str,
 )
@@ -418,6 +441,28 @@ def test_kernel_compiles(name, case):
     kernels = [line for line in text.splitlines() if "tpu_custom_call" in line]
     for name in ("attention_forward", "attention_backward"):
         assert any(name in line for line in kernels)
+
+
+@pytest.mark.plans
+@pytest.mark.parametrize("name", ["v2:2x2", "v3:2x2"])
+def test_attention_in_bfloat16_compiles_for_old_tpus(name):
+    case = Case(4, rows=8, dtype="bfloat16")
+    devices = topology.open_topology(name).devices
+    mesh = sharding.make_mesh(config.MeshConfig(), devices)
+    place = NamedSharding(mesh, PartitionSpec("data"))
+    arrays = [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+        for x in case.arrays()[:3]
+    ]
+
+    def attend(*sources):
+        return kernels_lib.attend(
+            case.encoder, *sources, NO_BIASES, case.pattern(), None, None
+        )
+
+    with sharding.use(mesh):
+        lowered = jax.jit(attend).lower(*arrays)
+    phase._compile(lowered)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -104,6 +104,7 @@ def _attention_on_tpu(config, batch, length, has_dropout):
         length > MAX_LENGTH and has_dropout,
         f"rows of more than {MAX_LENGTH} tokens with dropout of probabilities",
     )
+    yield _unsupported_products(config)
     yield _uneven_rows(batch)
 
 
@@ -173,7 +174,17 @@ def _cross_entropy_on_tpu(config, batch, reader):
     )
     parts = per_device.parts("vocab")
     yield parts > 1, f"the vocabulary is split over {parts} devices"
+    yield _unsupported_products(config)
     yield _uneven_rows(batch)
+
+
+def _unsupported_products(config):
+    # The devices of the mesh may be absent.
+    device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+    kind = device.device_kind
+    # `is_matmul_supported` in jax/_src/pallas/mosaic/tpu_info.py
+    applies = kind in ("TPU v2", "TPU v3") and config.dtype == "bfloat16"
+    return applies, f"kernels for {kind} have no products of bfloat16"
 
 
 def _uneven_rows(batch):
