@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import commands
+import jax
 import numpy as np
 import pod_batches
 import published
@@ -276,6 +277,17 @@ def test_an_error_in_one_process_ends_all(differs, corpus, tmp_path):
 def test_incomplete_process_flags_are_refused(arguments, message):
     with pytest.raises(UserError, match=message):
         processes.start(*arguments)
+
+
+@pytest.mark.parametrize("arguments", [(), ("localhost:1", 2, 1)])
+def test_processes_wait_for_slices_that_start_later(arguments, monkeypatch):
+    calls = []
+    monkeypatch.setattr(processes, "_has_peers", lambda: True)
+    monkeypatch.setattr(
+        jax.distributed, "initialize", lambda *given, **options: calls.append(options)
+    )
+    processes.start(*arguments)
+    assert calls == [{"initialization_timeout": 1800}]
 
 
 def local(*arguments):

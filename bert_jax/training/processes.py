@@ -26,6 +26,10 @@ from jax.experimental import multihost_utils
 from bert_jax import terminal
 from bert_jax.errors import UserError
 
+# Time limit for all processes to start. JAX's five minutes are too short for slices
+# that GKE creates one after the other.
+_START_SECONDS = 1800
+
 
 def start(
     coordinator_address: str = "", num_processes: int = 0, process_id: int = -1
@@ -56,11 +60,9 @@ def start(
         return
     # The loop stops all processes at the same step itself (`programs.HostSignals`).
     jax.config.update("jax_enable_preemption_service", False)
+    address = (coordinator_address, num_processes, process_id) if all(given) else ()
     # If another process is late, the traceback and exit status 1 say "restart".
-    if all(given):
-        jax.distributed.initialize(coordinator_address, num_processes, process_id)
-    else:
-        jax.distributed.initialize()
+    jax.distributed.initialize(*address, initialization_timeout=_START_SECONDS)
 
 
 def _has_peers() -> bool:
