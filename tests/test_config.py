@@ -173,6 +173,29 @@ def test_a_rotary_base_where_positions_are_not_rotary_is_refused(name):
     assert built.of_phase(1).encoder == built.encoder
 
 
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        ({"rotary_base": 500.0}, r"encoder\.rotary_base=500.0 .*positions=absolute"),
+        (
+            {"attention_window": 8, "global_layer_every": 2, "local_rotary_base": 9.0},
+            r"encoder\.local_rotary_base=9.0 does not go with .*positions=absolute",
+        ),
+        (
+            {"positions": "rotary", "local_rotary_base": 9.0},
+            r"encoder\.local_rotary_base=9.0 .*encoder\.attention_window=0",
+        ),
+    ],
+    ids=str,
+)
+def test_a_rotary_base_of_no_layer_is_refused(encoder, message):
+    cfg = changed(encoder=encoder)
+    with pytest.raises(UserError, match=message):
+        config.from_configdict(config.PretrainConfig, cfg)
+    cfg.init_from = "CHECKPOINT"  # which may have such layers
+    config.from_configdict(config.PretrainConfig, cfg)
+
+
 @pytest.mark.parametrize("name", ["learning_rate", "warmup_fraction"])
 def test_a_rate_that_no_phase_would_have_is_refused(name):
     cfg = changed(phases={"learning_rate": 1e-3})

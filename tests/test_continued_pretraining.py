@@ -111,6 +111,32 @@ def test_positions_and_segments_may_change(metadata):
     assert adopted(metadata, [path]).max_position_embeddings == 512
 
 
+def test_rotary_bases_may_change(corpus, metadata):
+    """They are set in a recipe whose own positions are absolute."""
+    bases = {"rotary_base": 160_000.0, "local_rotary_base": 500.0}
+    cfg = runpy.run_path(f"{ROOT}/configs/continued.py")["get_config"]()
+    cfg.data.corpus = str(corpus.folder)
+    cfg.phases[0].length = 32
+    cfg.encoder.update(bases)
+    asked = config.from_configdict(config.PretrainConfig, cfg)
+    local = {"attention_window": 8, "global_layer_every": 2}
+    for encoder, message in (
+        (dataclasses.replace(metadata.encoder, positions="rotary", **local), None),
+        (metadata.encoder, "encoder.rotary_base=160000.0 .*positions=absolute"),
+    ):
+        source = dataclasses.replace(metadata, encoder=encoder)
+        got = warm_start.with_encoder_of(
+            asked, warm_start.Source("SOURCE", source), [f"encoder.{b}" for b in bases]
+        )
+        if message:
+            with pytest.raises(UserError, match=message):
+                got.check_phases_fit()
+        else:
+            got.check_phases_fit()
+            expected = dataclasses.replace(encoder, **bases)
+            assert got.encoder == dataclasses.replace(expected, dtype=cfg.encoder.dtype)
+
+
 def test_an_encoder_learns_left_to_right_first(corpus, metadata):
     """Then it sees both sides, with the same parameters."""
     own = dataclasses.replace(metadata, tokenizer=corpus.tokenizer)

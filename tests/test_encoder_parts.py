@@ -311,11 +311,6 @@ def test_flops_of_parts():
     [
         ({"num_key_value_heads": 3}, "num_key_value_heads=3 does not divide"),
         ({"num_layer_groups": 3}, "num_layer_groups=3 .* num_layers=5"),
-        ({"rotary_base": 500.0}, r"rotary_base=500.0 .*positions=absolute"),
-        (
-            {"attention_window": 8, "global_layer_every": 2, "local_rotary_base": 9.0},
-            "local_rotary_base=9.0 does not go with positions=absolute",
-        ),
         ({"hidden_size": 36, "num_heads": 12, "positions": "rotary"}, "even size"),
         ({"attention_window": 8}, "attention_window=8 .*set global_layer_every"),
         ({"global_layer_every": 3}, "global_layer_every=3 .*attention_window=0"),

@@ -226,11 +226,7 @@ class EncoderConfig:
     def _requirements(self) -> Iterator[tuple[str, Any, str]]:
         """Yield (field, its only possible value, the field that requires it)."""
         defaults = type(self)()
-        if self.positions != "rotary":
-            yield "rotary_base", defaults.rotary_base, "positions"
-            yield "local_rotary_base", 0.0, "positions"
         if not self.attention_window:
-            yield "local_rotary_base", 0.0, "attention_window"
             yield "global_layer_every", 1, "attention_window"
         if self.norm_placement == "post":
             yield "first_attention_norm", True, "norm_placement"
@@ -253,6 +249,21 @@ class EncoderConfig:
             yield "max_distance", defaults.max_distance, "positions"
         if self.positions == "relative" and self.type_vocab_size:
             yield "type_vocab_size", 2, "positions"
+
+    def check_rotary_bases(self, where: str) -> None:
+        """Check that rotary bases that are set have an effect.
+
+        This is not part of `check`: a run that begins with a checkpoint may set a base
+        before the rest of its architecture is known.
+        """
+        requirements = []
+        if self.positions != "rotary":
+            default = type(self).rotary_base
+            requirements.append(("rotary_base", default, "positions"))
+            requirements.append(("local_rotary_base", 0.0, "positions"))
+        if not self.attention_window:
+            requirements.append(("local_rotary_base", 0.0, "attention_window"))
+        require(self, where, requirements)
 
     def is_global(self, layer: int) -> bool:
         """Return whether a layer attends to whole rows, not to a window."""

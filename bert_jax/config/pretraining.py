@@ -247,7 +247,9 @@ class PretrainConfig:
         require(self, where, requirements)
 
     def check_phases_fit(self, where: str = "") -> None:
-        """Check the phases against the architectures of the encoders."""
+        """Check phases and rotary bases against the architectures of the encoders."""
+        for name, each in self.encoders.items():
+            each.check_rotary_bases(f"{where}{name}.")
         for i, phase in enumerate(self.phases):
             here = f"{where}phases[{i}]."
             for name, each in self.encoders.items():

@@ -127,6 +127,7 @@ def encoder(
         dtype="float32",
     )
     try:
+        config.check_rotary_bases("")
         config_lib.check(config)
     except UserError as error:
         raise UserError(f"{file.path}: {error}") from error
