@@ -143,11 +143,13 @@ def test_invalid_slice_names(name, message):
         topology.open_topology(name)
 
 
-def test_a_plan_has_the_encoders_of_checkpoints(pretrained, monkeypatch, capsys):
+def test_a_plan_has_the_encoders_of_checkpoints(
+    pretrained, corpus, byte_bpe, monkeypatch, capsys
+):
     monkeypatch.setattr(run_plan.command_line, "overrides", list)
     recipe = build("continued")
     started = dataclasses.replace(recipe, init_from=str(pretrained))
-    planned = run_plan.with_checkpoints(started).encoder
+    planned = run_plan.with_checkpoints(started, [corpus]).encoder
     has = checkpoints.read_metadata(checkpoints.find(pretrained)).encoder
     assert (planned.hidden_size, planned.vocab_size) == (32, has.vocab_size)
     assert not capsys.readouterr().err
@@ -156,12 +158,16 @@ def test_a_plan_has_the_encoders_of_checkpoints(pretrained, monkeypatch, capsys)
         recipe.objective, teacher=str(pretrained), hidden_weight=0.0
     )
     taught = dataclasses.replace(recipe, objective=objective)
-    planned = run_plan.with_checkpoints(taught).objective.teacher_encoder
+    planned = run_plan.with_checkpoints(taught, []).objective.teacher_encoder
     assert planned.hidden_size == 32
     said = capsys.readouterr().err
     assert "teacher" not in said and "the vocabulary has BERT's 30,522 tokens" in said
-    run_plan.with_checkpoints(recipe)
+    run_plan.with_checkpoints(recipe, [])
     assert "objective.teacher is not set" in capsys.readouterr().err
+    other = dataclasses.replace(corpus, tokenizer=byte_bpe)
+    for asked in (started, taught):
+        with pytest.raises(UserError, match=f"has tokenizer {byte_bpe.fingerprint}"):
+            run_plan.with_checkpoints(asked, [other])
 
 
 @needs_compiler

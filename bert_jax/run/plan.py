@@ -14,11 +14,13 @@ import dataclasses
 import functools
 import json
 import pathlib
+from collections.abc import Sequence
 
 from absl import flags
 
 from bert_jax import config as config_lib
 from bert_jax import terminal
+from bert_jax.corpus import shards
 from bert_jax.run import command_line
 
 EXIT_DOES_NOT_FIT = 3
@@ -45,8 +47,14 @@ def define_flags() -> None:
     )
 
 
-def with_checkpoints(config: config_lib.PretrainConfig) -> config_lib.PretrainConfig:
-    """Return the config with the architectures of the checkpoints that it names."""
+def with_checkpoints(
+    config: config_lib.PretrainConfig, corpora: Sequence[shards.Corpus]
+) -> config_lib.PretrainConfig:
+    """Return the config with the architectures of the checkpoints that it names.
+
+    Raises:
+      UserError: A checkpoint does not fit the config, or the tokenizer of the corpora.
+    """
     from bert_jax import teacher, warm_start
     from bert_jax.interop import checkpoints
 
@@ -55,10 +63,14 @@ def with_checkpoints(config: config_lib.PretrainConfig) -> config_lib.PretrainCo
         terminal.say("init_from is not set; the encoder is the recipe's")
     elif config.init_from:
         source = warm_start.read_source(checkpoints.find(config.init_from))
+        for corpus in corpora[:1]:
+            warm_start.check_tokenizer(source, corpus)
         config = warm_start.with_encoder_of(config, source, given)
     if isinstance(config.objective, config_lib.DistillationConfig):
         if config.objective.teacher:
             source = warm_start.read_source(checkpoints.find(config.objective.teacher))
+            for corpus in corpora[:1]:
+                warm_start.check_tokenizer(source, corpus)
             config = teacher.with_encoder_of(config, source, given)
         else:
             terminal.say("objective.teacher is not set; its encoder is the recipe's")
@@ -87,7 +99,7 @@ def main() -> int:
 
     folders = config.data.folders if config.data.corpus else ()
     corpora = mixture.open_corpora(folders)
-    config = with_checkpoints(config)
+    config = with_checkpoints(config, corpora)
     config = pretraining.fill_in_from_corpora(config, corpora)
     # Before the compiler is loaded.
     schedule_folder = ScheduleFolder() if values.schedule else None
