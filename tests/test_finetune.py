@@ -553,10 +553,12 @@ def test_undefined_scores(pretrained, task, tmp_path, monkeypatch):
     }
 
 
-def test_folder_of_several_seeds_is_not_a_checkpoint(tmp_path):
-    for seed in (9, 10):
+@pytest.mark.parametrize("seeds", [(3,), (9, 10)])
+def test_folder_of_seeds_is_not_a_checkpoint(seeds, tmp_path):
+    for seed in seeds:
         (tmp_path / f"seed-{seed}/checkpoints").mkdir(parents=True)
-    with pytest.raises(UserError, match=f"2 runs; .* such as {tmp_path}/seed-10"):
+    message = f"^{tmp_path} has a run for each seed; .* {tmp_path}/seed-{seeds[-1]}$"
+    with pytest.raises(UserError, match=message):
         restore.find(tmp_path)
 
 

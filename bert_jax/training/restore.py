@@ -81,11 +81,9 @@ def find(path: str | os.PathLike) -> epath.Path:
             raise UserError(
                 f"{candidate} is damaged, it has no metadata; give another checkpoint"
             )
-    runs = sorted(path.glob("seed-*"))
-    hint = (
-        f", but {len(runs)} runs; give one of them, such as {runs[0]}" if runs else ""
-    )
-    raise UserError(f"{path} holds no complete checkpoint{hint}")
+    if runs := sorted(path.glob("seed-*")):
+        raise UserError(f"{path} has a run for each seed; give one, such as {runs[0]}")
+    raise UserError(f"{path} holds no complete checkpoint")
 
 
 def steps_of(folder: epath.Path) -> list[epath.Path]:
