@@ -34,6 +34,7 @@ import jax
 import jaxtyping
 import pytest
 import tensorflow as tf
+from jax.experimental.pallas import tpu as pltpu
 
 # A shell has its background processes ignore Ctrl-C, and processes inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -167,9 +168,7 @@ def pretrained(corpus, tmp_path_factory):
     return saved.pretrained(corpus, tmp_path_factory.mktemp("pretrained"))
 
 
-@pytest.fixture
-def interpreted_kernels(monkeypatch):
-    """Run TPU kernels interpreted, on the CPU; return the names of calls."""
+def _interpret_kernels(monkeypatch, interpreter):
     called = []
 
     def as_on_tpu(*arrays, default, tpu=None, **_):
@@ -178,7 +177,7 @@ def interpreted_kernels(monkeypatch):
     def interpret(name, kernel):
         def run(*arrays, **options):
             called.append(name)
-            return kernel(*arrays, **options, interpret=True)
+            return kernel(*arrays, **options, interpret=interpreter)
 
         return run
 
@@ -190,3 +189,19 @@ def interpreted_kernels(monkeypatch):
     kernel = interpret("residual", tpu_residual.add_and_normalise)
     monkeypatch.setattr(tpu_residual, "add_and_normalise", kernel)
     return called
+
+
+@pytest.fixture
+def interpreted_kernels(monkeypatch):
+    """Run TPU kernels interpreted, on the CPU; return the names of calls."""
+    return _interpret_kernels(monkeypatch, True)
+
+
+@pytest.fixture
+def simulated_kernels(monkeypatch):
+    """Run TPU kernels on a simulated core.
+
+    Its memory begins with NaN, and it refuses to write a block of an output again after
+    another. For one device: the simulations of several may wait for each other.
+    """
+    return _interpret_kernels(monkeypatch, pltpu.InterpretParams(random_seed=0))

@@ -172,7 +172,7 @@ def assert_equals_plain(case, got, plain=plain):
     ],
     ids=lambda x: str(x) if isinstance(x, Case) else "",  # no addresses of functions
 )
-def test_kernels_equal_the_plain_path(attend, case, interpreted_kernels):
+def test_kernels_equal_the_plain_path(attend, case, simulated_kernels):
     assert_equals_plain(case, output_and_gradients(case, attend))
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from plans import count_kernels
@@ -21,9 +22,11 @@ from bert_jax.training import sharding
 
 # Results of either kind of block: two copies of the norm, or the sum and its norm.
 RESULTS = 2
+# See the fixture `simulated_kernels`.
+SIMULATED = pltpu.InterpretParams(random_seed=0)
 
 
-def by_kernel(encoder, *arrays, interpret=True):
+def by_kernel(encoder, *arrays, interpret=SIMULATED):
     keeps_sum = encoder.norm_placement == "pre"
     return tpu_residual.add_and_normalise(
         *arrays,
@@ -110,7 +113,8 @@ def test_kernel_runs_on_the_rows_of_a_device():
     with sharding.use(mesh):
         rows = NamedSharding(mesh, P(("data", "fsdp")))
         split = [jax.device_put(x, rows) if x.ndim == 3 else x for x in arrays]
-        ours = output_and_gradients(by_kernel, encoder, *split, dropout_keys=keys)
+        kernel = functools.partial(by_kernel, interpret=True)
+        ours = output_and_gradients(kernel, encoder, *split, dropout_keys=keys)
     for a, b in zip(ours, expected, strict=True):
         assert np.abs(a - b).max() <= 2e-6 * np.abs(b).max()
 
@@ -121,7 +125,7 @@ def test_kernels_follow_the_mesh_and_the_rules_in_use():
 
     def rows_of_a_device():
         traced = jax.make_jaxpr(
-            lambda *x: by_kernel(encoder_of(128), *x, keys_of(4))[0]
+            lambda *x: by_kernel(encoder_of(128), *x, keys_of(4), interpret=True)[0]
         )(*arrays)
         return set(re.findall(r"f32\[(\d),16,128\] = pallas_call", str(traced)))
 

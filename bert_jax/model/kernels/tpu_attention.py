@@ -76,7 +76,7 @@ def attend(
     dtype: jnp.dtype,
     head_size: int,
     rate: float,
-    interpret: bool = False,
+    interpret: bool | pltpu.InterpretParams = False,
 ) -> Float[Array, "B P D"]:
     """Return softmax(Q K^T / sqrt(K)) V of each head, with dropout.
 
@@ -243,7 +243,13 @@ def _run(options, *arrays):
         of_biases = jax.ShapeDtypeStruct((batch, 3, size), jnp.float32)
         of_blocks = spec((1, 3, width), lambda b, i, q, k: (b, 0, i))
         key_rows = jax.ShapeDtypeStruct(key.shape, key.dtype)
-        outputs = {"d_query": (rows, of_queries)}
+        # Each block must be visited once: pieces of queries are written with the last
+        # piece of keys.
+        of_d_query = spec(
+            (1, query_piece, width),
+            lambda b, i, q, k: (b, jnp.where(k == pieces[1] - 1, q, 0), i),
+        )
+        outputs = {"d_query": (rows, of_d_query)}
         outputs |= {name: (key_rows, of_keys) for name in ("d_key", "d_value")}
         outputs["d_biases"] = of_biases, of_blocks
         total = pltpu.VMEM((key_piece, LANES), jnp.float32)

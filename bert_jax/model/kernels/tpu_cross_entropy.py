@@ -42,7 +42,7 @@ def cross_entropy(
     bias: Float[Array, " V"],
     labels: Int[Array, "B P"],
     vocab_size: int,
-    interpret: bool = False,
+    interpret: bool | pltpu.InterpretParams = False,
 ) -> tuple[Float[Array, "B P"], Float[Array, "B P"]]:
     """Return cross entropies of x table^T + bias, and whether labels are the argmax.
 

@@ -41,7 +41,8 @@ class Options:
     is_centered: bool  # whether the mean is subtracted: layer norm, not RMS norm
     keeps_sum: bool  # whether the sum is a result, rounded before it is normalised
     consumers: int  # number of copies of the normalised sum; one with `keeps_sum`
-    interpret: bool  # whether to interpret the kernel, on any backend
+    # Whether to interpret the kernel, on any backend.
+    interpret: bool | pltpu.InterpretParams
 
 
 def add_and_normalise(
@@ -57,7 +58,7 @@ def add_and_normalise(
     is_centered: bool,
     keeps_sum: bool,
     consumers: int = 1,
-    interpret: bool = False,
+    interpret: bool | pltpu.InterpretParams = False,
 ) -> tuple[Float[Array, "B L D"], ...]:
     """Return the norm of x + dropout(product + bias), once for each consumer.
 
