@@ -58,20 +58,24 @@ def with_checkpoints(
     from bert_jax import teacher, warm_start
     from bert_jax.interop import checkpoints
 
+    def read_source(path: str) -> warm_start.Source:
+        source = warm_start.read_source(checkpoints.find(path))
+        if corpora:
+            warm_start.check_tokenizer(source, corpora[0])
+        return source
+
     given = command_line.overrides()
     if config.init_from == warm_start.PLACEHOLDER:
         terminal.say("init_from is not set; the encoder is the recipe's")
     elif config.init_from:
-        source = warm_start.read_source(checkpoints.find(config.init_from))
-        for corpus in corpora[:1]:
-            warm_start.check_tokenizer(source, corpus)
-        config = warm_start.with_encoder_of(config, source, given)
+        config = warm_start.with_encoder_of(
+            config, read_source(config.init_from), given
+        )
     if isinstance(config.objective, config_lib.DistillationConfig):
         if config.objective.teacher:
-            source = warm_start.read_source(checkpoints.find(config.objective.teacher))
-            for corpus in corpora[:1]:
-                warm_start.check_tokenizer(source, corpus)
-            config = teacher.with_encoder_of(config, source, given)
+            config = teacher.with_encoder_of(
+                config, read_source(config.objective.teacher), given
+            )
         else:
             terminal.say("objective.teacher is not set; its encoder is the recipe's")
     if not config.data.corpus and not config.encoder.vocab_size:
