@@ -1,12 +1,13 @@
 r"""A student with half of BERT-Base's layers, which imitates a teacher's predictions.
 
-Source: DistilBERT (Sanh et al. 2019): BERT-Base's width with 6 layers; the teacher's
-        loss counts 5 for 2 of the loss of masked tokens and 1 of the cosine of the last
-        hidden states; temperature 2; no next sentence. Here, weights do not begin as
-        every other layer of the teacher, and the student imitates the teacher at
-        masked tokens only, which are drawn at one rate, not by rarity. Batch and
-        learning rate are from its code, whose weight decay (0), clipping (5) and second
-        beta (0.98) differ from those here. The number of steps is our choice.
+Source: DistilBERT (Sanh et al. 2019): BERT-Base's width with 6 layers and without
+        segments; the teacher's loss counts 5 for 2 of the loss of masked tokens and 1
+        of the cosine of the last hidden states; temperature 2; no next sentence. From
+        its code (train.py and distiller.py): batch, optimizer and learning rate.
+Differences: weights do not begin as layers 0, 2, 4, 7, 9 and 11 of the teacher. The
+        student imitates the teacher at masked tokens only, which are drawn at one rate,
+        not by rarity. Rows are full of sentences; the authors' are lines of text, split
+        if they are longer. The number of steps is our choice.
 Run:    python -m bert_jax.run.pretrain --config=configs/distillation.py \
             --config.objective.teacher=CHECKPOINT --config.data.corpus=DIR \
             --workdir=DIR
@@ -33,7 +34,10 @@ def get_config(arg: str = ""):
         config_lib.PretrainConfig(objective=objective, phases=phases)
     )
     recipe_variants.set_size(cfg, num_layers=6, hidden_size=768, num_heads=12)
+    cfg.encoder.update(type_vocab_size=0, activation="gelu_erf")
+    cfg.encoder.pooler.activation = "relu"
     cfg.optimizer.update(learning_rate=5e-4, warmup_fraction=0.05, schedule="linear")
+    cfg.optimizer.update(beta2=0.98, weight_decay=0.0, clip_norm=5.0)
     cfg.optimizer.bias_correction = True
     if smoke:
         recipe_variants.shrink_pretraining(cfg)

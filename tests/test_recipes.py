@@ -86,6 +86,14 @@ def test_the_second_stage_of_neobert_has_a_tenth_of_the_rate():
     assert second.learning_rate == pytest.approx(first.learning_rate / 10)
 
 
+def test_distillation_has_the_optimizer_of_distilberts_code():
+    """The defaults of train.py, and the betas of distiller.py."""
+    got = build("distillation").optimizer
+    assert (got.learning_rate, got.warmup_fraction) == (5e-4, 0.05)
+    assert (got.beta1, got.beta2, got.epsilon) == (0.9, 0.98, 1e-6)
+    assert (got.weight_decay, got.clip_norm) == (0.0, 5.0)
+
+
 def test_stages_of_ettin_have_the_rotary_bases_of_its_configs():
     """rotary_emb_base and local_attn_rotary_emb_base, by default the former."""
     for variant in ("17m", "32m", "68m", "150m", "400m", "1b"):
