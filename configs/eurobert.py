@@ -12,10 +12,13 @@ Source: Boizard et al. 2025 (2.3, and tables 3 and 4): steps of 9.4 M tokens. 4.
         weight decay 0.1, clipping at 1. From Nicolas-BZRD/EuroBERT: a masked token
         always becomes [MASK] (configuration/train.py), initial values of deviation 0.02
         (model.py; table 4 has a variance of 0.2).
-Differences: the rate falls as 1 - sqrt, the authors' as a cosine. Rows of the second
-        stage are full of documents; the authors cut rows to random lengths from 12 to
-        8,192. The authors' 2.1b has 4,800 rows of 2,048 a step, not 4,608. Norms are
-        not decayed.
+Differences: the rate falls as 1 - sqrt, the authors' as a cosine. Each document of a
+        row has its own [CLS] and attention; the authors' rows are slices of all text,
+        with an end of text after each document and no [CLS], and attention crosses
+        documents (tokenize_dataset.py, pack_dataset.py). In the second stage they have
+        random lengths from 12 to 8,192. The authors' 2.1b has 4,800 rows of 2,048 a
+        step, not 4,608. Norms are not decayed. Initial values are truncated at two
+        standard deviations.
 Run:    python -m bert_jax.run.pretrain --config=configs/eurobert.py:210m \
             --config.data.corpus=DIR --workdir=DIR
         The authors' tokenizer has 128,256 tokens of byte-level BPE
