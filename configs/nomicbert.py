@@ -6,10 +6,13 @@ Source: Nussbaum et al. 2024 (4.1 and table 2, nomic-bert-2048): 12 layers, hidd
         rows; AdamW with betas of 0.9 and 0.98 and weight decay 1e-5, rate 5e-4 with a
         linear rise over 6 % of the steps and a linear fall, no clipping.
         nomic-ai/contrastors: an epsilon of 1e-6 and, in evaluation, 15 % masked
-        (configs/train/mlm.yaml); rotary base 1,000 (configuration_nomic_bert.py). The
-        versions of mlm.yaml differ: rates of 1e-3 and 5e-4, epochs from 5 to 160, and
-        in the last one a rotary base of 500,000.
-Differences: the authors' prediction head has no biases.
+        (configs/train/mlm.yaml); rotary base 1,000 (configuration_nomic_bert.py until
+        May 2024, then 10,000; the published config). The versions of mlm.yaml differ:
+        rates of 1e-3 and 5e-4, epochs from 5 to 160, and in the last one a rotary base
+        of 500,000. In spite of the paper, trainers/mlm.py and encoder/bert.py leave
+        BERT's dropout of 0.1 everywhere but in attention.
+Differences: the authors' prediction head has no biases. Initial values are truncated at
+        two standard deviations.
 Run:    python -m bert_jax.run.pretrain --config=configs/nomicbert.py \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus that is built with BERT's uncased vocabulary:
