@@ -20,8 +20,9 @@ Differences: one update for both halves, where the authors have an optimizer for
         tokens are anywhere; theirs are one of every six tokens from the beginning of a
         row until there are enough. The norm of the embeddings is shared, too. The
         embeddings of distances have no dropout. Initial values are truncated at two
-        standard deviations. Rows are full of sentences, also of several documents; the
-        authors' prepare_data.py cuts within sentences.
+        standard deviations. Rows are full of sentences, also of several documents with
+        a [SEP] between them; the authors' prepare_data.py cuts within sentences, and
+        puts nothing between documents.
 Not known to us: the text of the appendix. Steps, batch, rates and the second beta were
         not checked against it again; the authors' scripts, for 64 or 256 rows, have
         other rates.
