@@ -20,6 +20,7 @@ from toy import TINY, assert_close, relative_distance
 from bert_jax import config
 from bert_jax.errors import UserError
 from bert_jax.model import activations, flops, heads, parameters, randomness
+from bert_jax.model.deberta import attention as deberta_attention
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import classification, masked_lm, tagging
 
@@ -355,6 +356,18 @@ def test_gelu_and_its_slope(name, dtype, tolerance):
         assert got.dtype == x.dtype
         errors = np.abs(np.asarray(got, float) - expected)
         assert (errors / np.maximum(1, np.abs(expected))).max() < tolerance
+
+
+def test_buckets_of_distances_are_those_of_the_original():
+    """Outputs of make_log_bucket_position of microsoft/DeBERTa, da_utils.py, + 256."""
+    buckets = deberta_attention.buckets_of_pairs(600, config.EncoderConfig())
+    distances = [0, 1, 127, 128, 129, 130, 200, 300, 400, 500, 505, 506, 511]
+    before = [256, 257, 383, 384, 385, 386, 425, 463, 489, 510, 510, 511, 511]
+    after = [256, 255, 129, 128, 127, 126, 87, 49, 23, 2, 2, 1, 1]
+    assert buckets[distances, 0].tolist() == before
+    assert buckets[0, distances].tolist() == after
+    # Longer rows: the original has 511 and 1.
+    assert (buckets[512:, 0] == 511).all() and (buckets[0, 512:] == 0).all()
 
 
 def test_a_variant_of_the_encoder(monkeypatch):

@@ -141,6 +141,8 @@ def buckets_of_pairs(
 
     In each direction, short distances have a bucket each. The other half of the buckets
     cover ranges that grow exponentially, and the last one ends before `max_distance`.
+    Keys from there on after the query have a bucket of their own, 0, as in
+    `transformers`; microsoft/DeBERTa, da_utils.py, counts them to the last one, 1.
     """
     count = config.distance_buckets
     middle = count // 2
