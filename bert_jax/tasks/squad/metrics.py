@@ -80,7 +80,9 @@ def best_thresholds(
 
     Returns:
       best_exact, best_exact_thresh, best_f1, best_f1_thresh. If it is best to answer
-      nothing, the threshold is below all odds (the official script says 0).
+      nothing, the threshold is below all odds (the official script says 0). Questions
+      with equal odds are all answered, or none; the official script may count some of
+      them only, and report a score that no threshold has.
     """
     odds = np.array([null_odds[example.id] for example in examples], np.float64)
     has_answer = np.array([bool(example.golds) for example in examples])
