@@ -173,7 +173,9 @@ class FullSentences(DocSentences):
     """[CLS] sentences [SEP]: as many sentences as fit, across documents.
 
     RoBERTa's FULL-SENTENCES (Liu et al. 2019, 4.2): where a document ends, the next one
-    follows, with a [SEP] between them. Documents keep the order of the shards.
+    follows, with a [SEP] between them. Documents keep the order of the shards. In
+    fairseq (fairseq_cli/preprocess.py; token_block_utils_fast.pyx, "complete"), a </s>
+    ends each line of the text, and an empty line between documents has another.
     """
 
     _separator = 1
