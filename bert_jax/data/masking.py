@@ -23,7 +23,9 @@ class Masking:
     create_pretraining_data.py), min(P, max(1, round(rate * n))) tokens are predicted,
     where n includes special tokens; special tokens are never predicted. With "fairseq"
     (data/mask_tokens_dataset.py), min(P, floor(rate * n + u)) tokens are predicted,
-    with u uniform in [0, 1), and special tokens may be among them.
+    with u uniform in [0, 1), and special tokens may be among them. The authors of
+    ModernBERT, NomicBERT, NeoBERT and EuroBERT predict each token with a probability of
+    `rate`, so that the count varies; here it follows from n.
 
     **Choice.** Units are taken in random order until there are enough tokens. A unit
     that exceeds the count is skipped, and smaller units after it are still taken, as in
@@ -41,8 +43,9 @@ class Masking:
 
     **Replacement**, token by token: [MASK] (80 % by default), a random id (10 %), or
     the token itself. Random ids are drawn from the whole vocabulary, special tokens
-    included, as in the original; with "fairseq" special tokens are excluded. (fairseq's
-    own option for whole words counts words, and replaces each as a whole.)
+    included, as in the original; with "fairseq" special tokens are excluded (fairseq
+    itself may draw [MASK], and its own option for whole words counts words, and
+    replaces each as a whole).
 
     Source: BERT paper, 3.1; RoBERTa, 2.3; and the sources named above.
     """
