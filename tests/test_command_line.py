@@ -227,6 +227,14 @@ def with_imports(name, *flags):
     ]
 
 
+def test_a_device_without_enough_memory():
+    lines = "import jax\ndef run(): return jax.numpy.zeros(2**46).block_until_ready()"
+    message = error_of(script(lines))  # a launcher would start a crash again
+    assert "Out of memory allocating 281474976710656 bytes; use more" in message
+    crash = script("def run(): raise RuntimeError('RESOURCE_EXHAUSTED: a quota')")
+    assert crash.returncode == 1 and b"Traceback" in crash.stderr
+
+
 def test_help_is_there_at_once():
     modules = [f"bert_jax.run.{name}" for name in sorted(ENTRYPOINTS)]
     done = run("-c", f"import sys, {', '.join(modules)}; print(*sys.modules)")

@@ -34,8 +34,9 @@ def main(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
     If `run` has a parameter, it gets the list of positional arguments. If it has none,
     positional arguments are an error.
 
-    Exit status: 2 after a `UserError` or an invalid flag, which print one line; 75 if
-    the run was interrupted; 1 after an outage, a crash, or a closed output pipe.
+    Exit status: 2 after a `UserError`, an invalid flag, or if a device has too little
+    memory, which print one line; 75 if the run was interrupted; 1 after an outage, a
+    crash, or a closed output pipe.
 
     Flags are defined here and not at import, so that tests can call entry points.
     """
@@ -102,6 +103,12 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             sys.exit(0)  # absl exits with 1
         raise
     except Exception as error:
+        if line := _out_of_memory(error):
+            _report(
+                f"error: {line}; use more micro_batches, a smaller batch_size or "
+                "length, or more devices"
+            )
+            _exit(EXIT_USER_ERROR, error)
         if not _is_missing_platform(error):
             _crash(error)
         platforms = os.environ.get("JAX_PLATFORMS")
@@ -110,6 +117,13 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             "install the extra for that platform (README.md)"
         )
         _exit(EXIT_USER_ERROR, error)
+
+
+def _out_of_memory(error: Exception) -> str:
+    """Return the first line of JAX's error if a device has too little memory, or ""."""
+    is_jax = type(error).__name__ == "JaxRuntimeError"  # JAX is slow to import
+    line = str(error).partition("\n")[0].rstrip(".")
+    return line if is_jax and line.startswith("RESOURCE_EXHAUSTED") else ""
 
 
 def _is_missing_platform(error: Exception) -> bool:
