@@ -233,10 +233,13 @@ def test_rows_without_labels_have_the_same_tokens(target, wordpiece, tmp_path):
     lines = [f"{a}\t{b}\t{i}" for i, (a, b) in enumerate(pairs)]
     path = tmp_path / "a.tsv"
     path.write_text("\n".join(["text_a\ttext_b\tlabel", *lines]))
+    unlabelled = tmp_path / "unlabelled.tsv"
+    unlabelled.write_text(path.read_text().replace("label", "number"))
     config = config_lib.ClassificationConfig(
-        train=str(path), eval=str(path), test=str(path), target=target, length=12
+        train=str(path), eval=str(path), test=str(unlabelled), target=target, length=12
     )
     task = classification.Classification(config, wordpiece)
+    assert task.scores("test", np.array([0, 1])) == {}
     test = task.held_out["test"]
     assert test.keys() == task.train.keys() and task.train["weights"].all()
     for name, values in test.items():
@@ -246,11 +249,16 @@ def test_rows_without_labels_have_the_same_tokens(target, wordpiece, tmp_path):
         else:
             assert np.array_equal(values, task.train[name])
     # What there is to predict for is no part of what is learnt from.
-    other = config_lib.ClassificationConfig(
-        train=str(path), eval=str(path), target=target, length=12
-    )
-    without = classification.Classification(other, wordpiece)
-    assert without.fingerprint == task.fingerprint
+    for file in ("", str(path)):
+        other = dataclasses.replace(config, test=file)
+        changed = classification.Classification(other, wordpiece)
+        assert changed.fingerprint == task.fingerprint
+    # A test file with labels is scored.
+    assert changed.held_out["test"]["weights"].all()
+    right, wrong = np.array([[0, 1], [1, 0]])
+    metric = "pearson" if target == "number" else "accuracy"
+    assert changed.scores("test", right)[metric] == 1
+    assert changed.scores("test", wrong)[metric] == (-1 if target == "number" else 0)
 
 
 def test_unusual_files_are_read(tmp_path):

@@ -119,14 +119,27 @@ def test_columns_can_be_named(tmp_path):
     assert labelled_texts.read(path) == [Example("three", "", "no")]
     assert labelled_texts.read(path, "q", "a", "kind") == [Example("one", "two", "yes")]
     assert "no column 'b'; there are 'q', 'a'" in refusal(path, "q", "b", "sort")
-    # Labels of a test file are ignored.
-    assert labelled_texts.read(path, "q", labelled=False) == [Example("one", "", "")]
-    path.write_text("text\none\ntwo\n")
-    examples = labelled_texts.read(path, labelled=False)
-    assert [example.text_a for example in examples] == ["one", "two"]
+
+
+@pytest.mark.parametrize("header", ["text\tnumber", "text\tlabel"])
+def test_a_test_file_may_lack_labels(header, tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text(f"{header}\none\t \ntwo\t\n")
+    unlabelled = [Example("one", "", ""), Example("two", "", "")]
+    assert labelled_texts.read(path, needs_labels=False) == unlabelled
+    path.write_text(f"{header}\none\t0\ntwo\t1\n")
+    labelled = [Example("one", "", "0"), Example("two", "", "1")]
+    expected = labelled if "label" in header else unlabelled
+    assert labelled_texts.read(path, needs_labels=False) == expected
+    path.write_text("text\tlabel\none\t0\ntwo\t\n")
+    assert 'line 3: label is "", not a label' in refusal(path, needs_labels=False)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one", "label": null}\n{"text": "two", "label": null}\n')
+    assert labelled_texts.read(path, needs_labels=False) == unlabelled
+    path = tmp_path / "a.tsv"
     # To skip a blank line would shift all later predictions.
     path.write_text("text\none\n\ntwo\n")
-    assert "line 3: text is empty" in refusal(path, labelled=False)
+    assert "line 3: text is empty" in refusal(path, needs_labels=False)
 
 
 @pytest.mark.parametrize(

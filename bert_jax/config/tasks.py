@@ -32,7 +32,7 @@ class ClassificationConfig:
     # TSV, CSV or JSON lines with named columns; may be compressed, as all files.
     train: str = field("", free=True)
     eval: str = field("", free=True)
-    # Texts without labels to predict for; "": none.
+    # Texts to predict for, with or without labels to score; "": none.
     test: str = field("", free=True)
     # Names of the columns; "": text_a or text, text_b if there is one, and label.
     text_a: str = ""
@@ -44,7 +44,7 @@ class ClassificationConfig:
     class_weights: str = field("none", choices=("none", "balanced"))
     # Share of the target probability that is spread evenly over all classes.
     label_smoothing: float = field(0.0, at_least=0, less_than=1)
-    fingerprint: str = ""  # of all labelled examples; "": unchecked
+    fingerprint: str = ""  # of all labelled examples but `test`; "": unchecked
     # Tokens in a sequence. Longer examples are truncated.
     length: int = field(128, at_least=8)
 

@@ -78,7 +78,8 @@ class Classification:
         self.settings = {"labels": self._labels}
         # Older versions sorted integers as text. A run that began with such an order
         # must not continue with another one, so an order by number is hashed, too.
-        hashed = [sets.train, *sets.labelled.values()]
+        known = {"train": sets.train, **sets.labelled}
+        hashed = [known[name] for name in known if name != "test"]
         if self._labels != sorted(self._labels):
             hashed.append(self._labels)
         self.fingerprint = task_files.fingerprint(*hashed)
@@ -155,7 +156,7 @@ def _read(config: config_lib.ClassificationConfig) -> labelled_texts.ExampleSets
     advice = "FILE.tsv, or --config.task.name=glue/... and --config.task.folder=DIR"
     columns = (config.text_a, config.text_b, config.label)
     sets = {
-        name: labelled_texts.read(path, *columns, labelled=name != "test")
+        name: labelled_texts.read(path, *columns, needs_labels=name != "test")
         for name, path in task_files.paths_by_set(config, advice).items()
     }
     kinds = {
@@ -168,9 +169,9 @@ def _read(config: config_lib.ClassificationConfig) -> labelled_texts.ExampleSets
                 f"{getattr(config, name)} has {kind}, but {config.train} has "
                 f"{kinds['train']}; name the columns in task.text_a and task.text_b"
             )
-    return labelled_texts.ExampleSets(
-        sets.pop("train"), {"eval": sets.pop("eval")}, unlabelled=sets, about={}
-    )
+    train = sets.pop("train")
+    labelled = {name: sets.pop(name) for name in [*sets] if sets[name][0].label}
+    return labelled_texts.ExampleSets(train, labelled, unlabelled=sets, about={})
 
 
 # ---- labels

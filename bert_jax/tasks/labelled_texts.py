@@ -43,12 +43,12 @@ def read(
     text_b: str = "",
     label: str = "",
     *,
-    labelled: bool = True,
+    needs_labels: bool = True,
 ) -> list[Example]:
     """Read the examples of a local or remote file.
 
     Columns that are "" have their usual names: text_a or text, text_b if there is one,
-    and label.
+    and label. If no labels are needed, a missing or empty column leaves them "".
 
     Raises:
       UserError: The file cannot be read, lacks a column, or a row is incomplete.
@@ -59,12 +59,14 @@ def read(
         raise UserError(f"{path} has no examples")
     first = text_a or ("text_a" if "text_a" in header else "text")
     second = text_b or ("text_b" if "text_b" in header else "")
-    target = (label or "label") if labelled else ""
+    target = label or "label"
+    if not needs_labels and not _has_values(header, rows, target):
+        target = ""
     try:
         for name in filter(None, (first, second, target)):
             task_files.find_column(path, header, name)
     except UserError as error:
-        columns = "text (or text_a and text_b)" + " and label" * labelled
+        columns = "text (or text_a and text_b)" + " and label" * needs_labels
         raise UserError(
             f"{error}; the first line must name the columns {columns}, or pass "
             "your column names as --config.task.text_a, text_b and label; files of "
@@ -94,6 +96,14 @@ def write_tsv(path: pathlib.Path, examples: Iterable[Example]) -> None:
     rows += [(e.text_a, e.text_b, e.label) for e in examples]
     lines = ["\t".join(field.replace("\t", " ") for field in row) for row in rows]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _has_values(header: list[str], rows: list[tuple[int, list]], name: str) -> bool:
+    """Return whether there is a column of this name that is not empty."""
+    if name not in header:
+        return False
+    values = (row[header.index(name)] for _, row in rows)
+    return any(value is not None and str(value).strip() for value in values)
 
 
 def _text(value: Any, name: str, where: str) -> str:
