@@ -546,6 +546,17 @@ def test_nothing_to_train_on_is_explained(wordpiece, tmp_path):
     assert ": 1 document, 1 sentence, " in build.describe(built)
 
 
+@pytest.mark.parametrize("separator", ["\n", "\n\n"])
+def test_sentences_between_blank_lines_are_reported(separator, wordpiece, tmp_path):
+    document = separator.join(["One sentence.", "Another one.", "A third."])
+    (tmp_path / "a.txt").write_text("\n\n".join([document] * 4))
+    source = sources.Source(f"{tmp_path}/a.txt", "text")
+    built = build.build(source, build.Settings(0.0), wordpiece, tmp_path / "c")
+    assert built.count("train", "documents") == (4 if separator == "\n" else 12)
+    summary = build.describe(built)
+    assert ("most documents have a single sentence" in summary) == (separator != "\n")
+
+
 def test_shards_are_plain_arrow_files(corpus):
     path = corpus.folder / corpus.shards["train"][0].file
     table = pyarrow.ipc.open_file(str(path)).read_all()

@@ -36,6 +36,8 @@ Runner = Callable[
 
 # Fraction of unknown tokens that causes a warning; a good vocabulary has far fewer.
 _MANY_UNKNOWN = 0.03
+# Sentences of a document, on average, below which a warning says that there are few.
+_FEW_SENTENCES = 1.5
 
 
 def build(
@@ -177,7 +179,7 @@ def _finish(
 
 
 def describe(corpus: shards.Corpus) -> str:
-    """Return a summary of a corpus, in one or two lines."""
+    """Return a summary of a corpus in one line, and warnings in further ones."""
     train, held_out = (
         ", ".join(
             terminal.count(corpus.count(split, what), what.removesuffix("s"))
@@ -195,5 +197,12 @@ def describe(corpus: shards.Corpus) -> str:
         text += (
             "\nwarning: fewer than two documents are held out, too few for an "
             "evaluation; increase --held_out"
+        )
+    documents, sentences = (corpus.count(shards.TRAIN, x) for x in shards.COUNTS[:2])
+    if sentences < _FEW_SENTENCES * documents:
+        text += (
+            "\nwarning: most documents have a single sentence, which next_sentence and "
+            "sentence_order cut in two; in --format=text, blank lines separate "
+            "documents, not sentences"
         )
     return text
