@@ -239,7 +239,7 @@ def test_rows_without_labels_have_the_same_tokens(target, wordpiece, tmp_path):
         train=str(path), eval=str(path), test=str(unlabelled), target=target, length=12
     )
     task = classification.Classification(config, wordpiece)
-    assert task.scores("test", np.array([0, 1])) == {}
+    assert task.scores("test", np.eye(2)) == {}
     test = task.held_out["test"]
     assert test.keys() == task.train.keys() and task.train["weights"].all()
     for name, values in test.items():
@@ -255,7 +255,8 @@ def test_rows_without_labels_have_the_same_tokens(target, wordpiece, tmp_path):
         assert changed.fingerprint == task.fingerprint
     # A test file with labels is scored.
     assert changed.held_out["test"]["weights"].all()
-    right, wrong = np.array([[0, 1], [1, 0]])
+    right = np.arange(2.0) if target == "number" else np.eye(2)
+    wrong = right[::-1]
     metric = "pearson" if target == "number" else "accuracy"
     assert changed.scores("test", right)[metric] == 1
     assert changed.scores("test", wrong)[metric] == (-1 if target == "number" else 0)

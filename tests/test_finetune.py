@@ -98,7 +98,7 @@ def test_simple_task_is_learned_and_reported(finetuned, task):
     assert results["init_from"] == str(restore.find(made.init_from))
     assert json.loads((folder / "results.json").read_text()) == results
     lines = (folder / "predictions.tsv").read_text().splitlines()
-    assert lines[0] == "index\tprediction"
+    assert lines[0].split("\t") == ["index", "prediction", *results["labels"]]
     predicted = [line.split("\t")[1] for line in lines[1:]]
     expected = [results["labels"][i % 2] for i in range(200, 240)]
     agreement = np.mean([a == b for a, b in zip(predicted, expected, strict=True)])

@@ -189,9 +189,13 @@ def test_predictions_have_a_line_each(wordpiece, tmp_path):
     files = {"train": str(path), "eval": str(path)}
     config = config_lib.ClassificationConfig(length=12, **files)
     task = classification.Classification(config, wordpiece)
-    task.write(tmp_path, "eval", np.array([1, 0]))
-    text = (tmp_path / "predictions.tsv").read_text()
-    assert text == "index\tprediction\n0\ttwo  words\n1\ta b c\n"
+    logits = np.log(np.float32([[1, 3], [4, 1]]))
+    task.write(tmp_path, "eval", task.decode("eval", {"logits": logits}))
+    assert (tmp_path / "predictions.tsv").read_text() == (
+        "index\tprediction\ta b c\ttwo  words\n"
+        "0\ttwo  words\t0.250000\t0.750000\n"
+        "1\ta b c\t0.800000\t0.200000\n"
+    )
 
 
 def test_files_must_be_given(wordpiece):

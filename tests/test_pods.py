@@ -221,8 +221,13 @@ def test_fine_tuning_in_two_processes(one_process, tmp_path):
         results.append(json.loads((workdir / "results.json").read_text()))
     assert results[0] == results[1]
     one, two = tmp_path / "run1", tmp_path / "run2"
-    predictions = [(p / "predictions.tsv").read_text() for p in (one, two)]
-    assert predictions[0] == predictions[1]
+    (_, *first), (_, *second) = (
+        [line.split("\t") for line in (p / "predictions.tsv").read_text().splitlines()]
+        for p in (one, two)
+    )
+    assert [row[:2] for row in first] == [row[:2] for row in second]
+    probabilities = [np.array([row[2:] for row in x], float) for x in (first, second)]
+    np.testing.assert_allclose(*probabilities, atol=1e-5)
     losses = [[r["loss"] for r in runs.metrics(p)] for p in (one, two)]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 

@@ -106,45 +106,56 @@ class Classification:
         )
 
     def decode(self, name: str, outputs: Arrays) -> np.ndarray:
+        """Return the probability of each class, float64 [E, C]; or numbers [E]."""
         if self._config.predicts_numbers:
             return outputs["predictions"]
-        return outputs["logits"].argmax(-1)
+        from scipy import special  # slow to import
+
+        return special.softmax(outputs["logits"].astype(np.float64), axis=-1)
 
     def scores(self, name: str, predictions: np.ndarray) -> dict[str, float]:
         """Return the metrics of GLUE for its tasks, general ones for other files."""
         if name not in self._labelled:
             return {}
-        data = predictions, self.held_out[name]["labels"]
-        values = (
-            classification_scores.of_numbers(*data)
-            if self._config.predicts_numbers
-            else classification_scores.of_classes(*data, len(self._labels))
-        )
+        labels = self.held_out[name]["labels"]
+        if self._config.predicts_numbers:
+            values = classification_scores.of_numbers(predictions, labels)
+        else:
+            predicted, count = predictions.argmax(-1), len(self._labels)
+            values = classification_scores.of_classes(predicted, labels, count)
         return {metric: values[metric] for metric in self.metrics}
 
     def write(self, folder: storage.Path, name: str, predictions: np.ndarray) -> None:
         """Write predictions.tsv or a file for another set; for "eval" confusion.png.
 
-        Predictions for the test sets of GLUE have the names and format to submit.
+        Predictions for the test sets of GLUE have the names and format to submit. All
+        others of classes also have the probability of each class.
         """
         numbers = self._config.predicts_numbers
         file = task_files.prefix_with_set(name, "predictions.tsv")
-        is_submission = self._glue and name not in self._labelled
+        is_submission = bool(self._glue) and name not in self._labelled
+        header = ["index", "prediction"]
         if is_submission:
             file = glue.submission(self._glue, name)
         if numbers and is_submission:
-            words = [f"{value:.3f}" for value in np.clip(predictions, 0, 5)]
+            rows = [[f"{value:.3f}"] for value in np.clip(predictions, 0, 5)]
         elif numbers:
-            words = [str(value) for value in predictions]  # all digits of a float32
+            rows = [[str(value)] for value in predictions]  # all digits of a float32
         else:
             # Labels from CSV and JSON may have tabs and line breaks.
             names = [re.sub(r"[\t\r\n]", " ", label) for label in self._labels]
-            words = [names[c] for c in predictions]
-        rows = [f"{i}\t{word}\n" for i, word in enumerate(words)]
-        task_files.write(folder / file, "index\tprediction\n" + "".join(rows))
+            rows = [[names[c]] for c in predictions.argmax(-1)]
+            if not is_submission:
+                header += names
+                for row, probabilities in zip(rows, predictions, strict=True):
+                    row += [f"{p:.6f}" for p in probabilities]
+        lines = [header, *([str(i), *row] for i, row in enumerate(rows))]
+        text = "".join("\t".join(line) + "\n" for line in lines)
+        task_files.write(folder / file, text)
         if name == "eval" and not numbers:
             actual = self.held_out[name]["labels"]
-            confusion.draw(folder / "confusion.png", predictions, actual, self._labels)
+            predicted = predictions.argmax(-1)
+            confusion.draw(folder / "confusion.png", predicted, actual, self._labels)
 
 
 def _read(config: config_lib.ClassificationConfig) -> labelled_texts.ExampleSets:
