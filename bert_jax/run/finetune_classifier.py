@@ -12,7 +12,8 @@ columns `text`, or `text_a` and `text_b`, and `label`; task.text_a, task.text_b 
 task.label set other names. With task.target=number, labels are numbers to predict.
 Shape and tokenizer come from the checkpoint. Writes results.json, predictions.tsv and,
 for classes, confusion.png to the workdir; and predictions for test files, for GLUE in
-the format for submission. The same command resumes a run that was stopped.
+the format for submission. task.test is such a file, and is scored if it has labels. The
+same command resumes a run that was stopped.
 """
 
 from bert_jax.run import command_line, finetune_command
