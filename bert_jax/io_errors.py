@@ -12,6 +12,12 @@ from bert_jax.errors import Unavailable, UserError
 
 # Parts of libraries' messages about transient failures.
 _TRANSIENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
+# Parts of messages about HTTP statuses 401 and 403, of gcsfs (whose other errors have a
+# `code`), TensorStore and TensorFlow.
+_REFUSED = (
+    *("Forbidden: ", "PERMISSION_DENIED", "UNAUTHENTICATED"),
+    *("HTTP response code 401", "HTTP response code 403"),
+)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -38,10 +44,19 @@ def explain(error: BaseException, text: str) -> UserError | Unavailable:
 
 
 def message(error: BaseException) -> str:
-    """Return the message of an I/O error, without its number and path."""
+    """Return the message of an I/O error on one line, without its number and path."""
     if isinstance(error, FileNotFoundError):  # a store's error has only the path
         return os.strerror(errno.ENOENT)
-    return getattr(error, "strerror", None) or str(error)
+    return " ".join((getattr(error, "strerror", None) or str(error)).split())
+
+
+def refusal(error: BaseException) -> str:
+    """Return a store's message, on one line, if it refuses access; "" otherwise."""
+    for seen in _causes(error):
+        is_refused = getattr(seen, "code", 0) in (401, 403)
+        if is_refused or any(text in str(seen) for text in _REFUSED):
+            return " ".join(str(seen).split())
+    return ""
 
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)

@@ -61,7 +61,8 @@ class RemotePath:
         return True
 
     def is_dir(self) -> bool:
-        return self._store.isdir(self.url)
+        with _requests(self.url):
+            return self._store.isdir(self.url)
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
         folder = RemotePath(glob_lib.escape(self.url))
@@ -316,9 +317,7 @@ def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
         # Errors of stores have no common base class.
         if not isinstance(error, OSError) and not is_remote(where):
             raise
-        text = " ".join(
-            (io_errors.disk_message(error) or io_errors.message(error)).split()
-        )
+        text = io_errors.disk_message(error) or io_errors.message(error)
         advice = f"; {hint}" if hint else ""
         raise io_errors.explain(
             error, f"cannot write to {where}: {text}{advice}"

@@ -62,6 +62,29 @@ def test_arguments_are_for_programs_that_take_them():
     assert line.startswith("error: unexpected argument 'a b'; flags are given as")
 
 
+# ---- stores that refuse access
+
+
+@pytest.mark.parametrize(
+    ("error", "names_object"),
+    [
+        # gcsfs/retry.py, validate_response: statuses 403 and 401
+        ("OSError('Forbidden: b/c/o/d\\nno access')", True),
+        ("type('HttpError', (Exception,), {'code': 401})('Anonymous, 401')", False),
+        # TensorStore, and tsl/platform/cloud/curl_http_request.cc of TensorFlow
+        ("ValueError('PERMISSION_DENIED: Error reading c/d')", True),
+        (
+            "RuntimeError('HTTP response code 403 with body x\\n\\t when reading c/d')",
+            True,
+        ),
+    ],
+)
+def test_a_refusal_by_a_store_is_one_line(error, names_object):
+    line = error_of(script(f"def run(): raise ValueError('failed') from {error}"))
+    assert line.startswith("error: access is refused; check your credentials: ")
+    assert line.endswith(("no access", "c/d") if names_object else ": Anonymous, 401")
+
+
 # ---- recipes and config fields
 
 BASE = "--config=configs/bert_base.py"

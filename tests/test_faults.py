@@ -372,6 +372,24 @@ def test_an_outage_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
     checkpoints.close()
 
 
+def test_a_store_that_refuses_a_checkpoint(tmp_path, monkeypatch):
+    """The message names the last good checkpoint, as that of a full disk does."""
+    _, state = make_state(1)
+    checkpoints = open_checkpoints(tmp_path)
+    checkpoints.save(1, state, TINY, {})
+    checkpoints.wait()
+
+    def refuse(*arguments, **settings):
+        raise ValueError("PERMISSION_DENIED: Error writing\n'2'")  # TensorStore
+
+    with monkeypatch.context() as patch:
+        writer = checkpoints._checkpointer
+        patch.setattr(writer, "save_checkpointables_async", refuse)
+        with pytest.raises(UserError, match="2 to .*: PERM.*ing '2'; the last .* is 1"):
+            checkpoints.save(2, state, TINY, {})
+    checkpoints.close()
+
+
 def test_a_checkpoint_of_another_model_is_named_by_a_parameter(two_checkpoints, capsys):
     folder, shapes, _, _ = two_checkpoints
     wider = jax.tree.map(lambda leaf: leaf.update(shape=(*leaf.shape, 2)), shapes)

@@ -217,6 +217,10 @@ def test_unreachable_store_is_one_line(monkeypatch, url):
         with pytest.raises(UserError, match=": Anonymous caller has no access$"):
             call()
 
+    monkeypatch.setattr(type(STORE), "isdir", refuse)
+    with pytest.raises(UserError, match=": Anonymous caller has no access$"):
+        storage.path(url).is_dir()
+
     def away(self, path, **kwargs):
         raise OSError("no answer") from ConnectionResetError()
 

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict, config_flags
 from ml_collections.config_flags import config_path
 
 from bert_jax import config as config_lib
-from bert_jax import terminal
+from bert_jax import io_errors, terminal
 from bert_jax.errors import EXIT_CONTINUE, Interrupted, Unavailable, UserError
 from bert_jax.run import huge_pages
 
@@ -103,27 +103,30 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             sys.exit(0)  # absl exits with 1
         raise
     except Exception as error:
-        if line := _out_of_memory(error):
-            _report(
-                f"error: {line}; use more micro_batches, a smaller batch_size or "
-                "length, or more devices"
-            )
-            _exit(EXIT_USER_ERROR, error)
-        if not _is_missing_platform(error):
+        if not (line := _explain(error)):
             _crash(error)
-        platforms = os.environ.get("JAX_PLATFORMS")
-        _report(
-            f"error: JAX_PLATFORMS={platforms} is not installed here; unset it, or "
-            "install the extra for that platform (README.md)"
-        )
+        _report(f"error: {line}")
         _exit(EXIT_USER_ERROR, error)
 
 
-def _out_of_memory(error: Exception) -> str:
-    """Return the first line of JAX's error if a device has too little memory, or ""."""
-    is_jax = type(error).__name__ == "JaxRuntimeError"  # JAX is slow to import
+def _explain(error: Exception) -> str:
+    """Return a line for an error of a library that the user can correct, or ""."""
+    if reason := io_errors.refusal(error):
+        return f"access is refused; check your credentials: {reason}"
     line = str(error).partition("\n")[0].rstrip(".")
-    return line if is_jax and line.startswith("RESOURCE_EXHAUSTED") else ""
+    is_jax = type(error).__name__ == "JaxRuntimeError"  # JAX is slow to import
+    if is_jax and line.startswith("RESOURCE_EXHAUSTED"):
+        return (
+            f"{line}; use more micro_batches, a smaller batch_size or length, or more "
+            "devices"
+        )
+    if _is_missing_platform(error):
+        platforms = os.environ.get("JAX_PLATFORMS")
+        return (
+            f"JAX_PLATFORMS={platforms} is not installed here; unset it, or install "
+            "the extra for that platform (README.md)"
+        )
+    return ""
 
 
 def _is_missing_platform(error: Exception) -> bool:

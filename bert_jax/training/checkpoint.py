@@ -175,7 +175,7 @@ class Checkpoints:
         fine-tuning builds. The time spent so far comes from `goodput.Ledger.entry`.
 
         Raises:
-          UserError: The disk is full or read-only.
+          UserError: The disk is full or read-only, or the store refuses access.
           Exception: The previous checkpoint failed for another reason.
         """
         self.wait()
@@ -206,12 +206,13 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _raise_write_errors_in_all(self, step: int) -> Iterator[None]:
-        """Raise an error of one process in all, as a `UserError` if a disk is full."""
+        """Raise an error in all processes, as a `UserError` if it is about storage."""
         with processes.raise_in_all():
             try:
                 yield
             except Exception as error:
-                if not (reason := io_errors.disk_message(error)):
+                reason = io_errors.disk_message(error) or io_errors.refusal(error)
+                if not reason:
                     raise
                 newest = self.newest()
                 last = "there is no complete one"
