@@ -127,6 +127,17 @@ def test_a_variant_needs_a_parameter(recipe):
     commands.assert_refused(got, "takes 0 positional arguments but 1 was given")
 
 
+def test_a_recipe_of_another_command_names_it():
+    for command, recipe, wanted in (
+        ("pretrain", "configs/glue.py:mrpc", "run.finetune_classifier"),
+        ("plan", "configs/squad.py:v1", "run.finetune_squad"),
+        ("finetune_tagger", "bert_jax/demo/recipe.py", "run.demo"),
+        ("finetune_choice", "configs/bert_base.py", "run.pretrain"),
+    ):
+        done = commands.call(command, f"--config={ROOT / recipe}")
+        commands.assert_refused(done, f"; use {wanted}")
+
+
 def test_errors_of_a_recipe_keep_their_traceback(recipe):
     got = recipe("def get_config(arg=''):\n    import nonesuch\n")
     assert got.returncode == 1 and "error: " not in got.stderr

@@ -284,7 +284,7 @@ def test_from_the_command_line(pretrained, task, tmp_path):
     assert_refused(refused, "pass --config.task.train=FILE.tsv")
     flags[0] = f"--config={ROOT}/configs/tagger.py"
     refused = call("finetune_classifier", flags[0], flags[-1])
-    assert_refused(refused, "does not fit this command; use a recipe with 'classifica")
+    assert_refused(refused, "is not 'classification'; use run.finetune_tagger for this")
 
 
 def test_counts_of_a_description_are_listed():

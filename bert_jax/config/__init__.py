@@ -39,6 +39,7 @@ from bert_jax.config.objectives import (
 )
 from bert_jax.config.pretraining import DataConfig, PhaseConfig, PretrainConfig
 from bert_jax.config.tasks import (
+    FINETUNE_COMMANDS,
     GLUE,
     ChoiceConfig,
     ClassificationConfig,

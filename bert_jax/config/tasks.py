@@ -143,4 +143,12 @@ class ChoiceConfig:
     fingerprint: str = ""  # of `train` and `eval`; "": unchecked
 
 
+# Fine-tuning command of each kind of task.
+FINETUNE_COMMANDS = {
+    "classification": "run.finetune_classifier",
+    "squad": "run.finetune_squad",
+    "tagging": "run.finetune_tagger",
+    "choice": "run.finetune_choice",
+}
+
 TaskConfig = ClassificationConfig | SquadConfig | TaggingConfig | ChoiceConfig

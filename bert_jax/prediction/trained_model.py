@@ -13,13 +13,6 @@ from bert_jax.model import parameters
 from bert_jax.training import inference, restore, sharding
 from bert_jax.training import metadata as metadata_lib
 
-# Fine-tuning command of each kind of task.
-_PROGRAMS = {
-    "classification": "run.finetune_classifier",
-    "squad": "run.finetune_squad",
-    "tagging": "run.finetune_tagger",
-    "choice": "run.finetune_choice",
-}
 # Default for the largest number of rows in a batch.
 BATCH_SIZE = 32
 
@@ -79,7 +72,7 @@ class TrainedModel:
             kind = config_class.kind
             raise UserError(
                 f"{self.source} is not a checkpoint of {kind}: {self.description()}; "
-                f"use a workdir of {_PROGRAMS[kind]}"
+                f"use a workdir of {config_lib.FINETUNE_COMMANDS[kind]}"
             )
         return config, self.metadata.task
 

@@ -23,6 +23,13 @@ from bert_jax.run import huge_pages
 
 T = TypeVar("T")
 
+# Command for each kind of recipe, or of its task if it fine-tunes.
+_COMMANDS = {
+    "pretraining": "run.pretrain",
+    "demo": "run.demo",
+    **config_lib.FINETUNE_COMMANDS,
+}
+
 EXIT_CRASH = 1
 EXIT_USER_ERROR = 2
 _HELP = {"--help", "-help", "--helpfull", "--helpshort", "--helpxml"}
@@ -305,6 +312,13 @@ def read_config(cls: type[T]) -> T:
             )
     with _reported_flag_errors():
         recipe = flag.value.copy_and_resolve_references()
+    kind = recipe.get("kind", cls.kind)
+    command = _COMMANDS.get(recipe.task.kind if kind == "finetuning" else kind)
+    if kind != cls.kind and command:
+        raise UserError(
+            f"{flag.config_filename} is a config for {kind!r}, not {cls.kind!r}; use "
+            f"{command}"
+        )
     return config_lib.from_configdict(cls, recipe)
 
 

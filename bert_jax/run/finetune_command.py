@@ -23,8 +23,8 @@ def _main(kind: str) -> None:
     config = command_line.read_config(config_lib.FinetuneConfig)
     if config.task.kind != kind:
         raise UserError(
-            f"task.kind={config.task.kind!r} does not fit this command; use a recipe "
-            f"with {kind!r}"
+            f"task.kind={config.task.kind!r} is not {kind!r}; use "
+            f"{config_lib.FINETUNE_COMMANDS[config.task.kind]} for this recipe"
         )
     folder = command_line.start_training()
     from bert_jax import finetuning
