@@ -283,7 +283,7 @@ def test_columns(tmp_path):
         (b"a\nb\xff\n", (), "a.txt, line 2 is not UTF-8; convert the file"),
         (b"a\tb\n", ("a", "c"), "a.txt, line 1: no column 'c'; there are 'a', 'b'"),
         (b"a\tb\n", ("a",), "a.txt, line 1: there are no rows below the names"),
-        (b"a\tb\n1\t2\n1\n", ("a",), "a.txt, line 3: 1 fields, not 2"),
+        (b"a\tb\n1\t2\n1\n", ("a",), "a.txt, line 3: 1 field, not 2"),
         (b"x" * (1 << 24), (), "a.txt, line 1 is longer than 16,777,216 bytes"),
     ],
 )

@@ -277,7 +277,7 @@ def test_the_probabilities_of_choices(saved):
         ("squad", "answer", (["ab"], []), "contexts must have the same length"),
         ("tagging", "tag", ("ab ac",), "'ab ac' is one text; give a list"),
         ("choice", "choose", (["a"], ["bc"]), "'bc' is one text; give a list"),
-        ("choice", "choose", (["a"], [["b"]]), "'a' has 1 choices; at least"),
+        ("choice", "choose", (["a"], [["b"]]), "'a' has 1 choice; at least"),
     ],
 )  # fmt: skip
 def test_other_checkpoints_and_invalid_arguments_are_refused(

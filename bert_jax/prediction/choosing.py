@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from bert_jax import config as config_lib
+from bert_jax import terminal
 from bert_jax.objectives import choice as objectives_choice
 from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
@@ -41,8 +42,8 @@ def choose(
         if len(texts) < 2:
             raise text_inputs.TextError(
                 i,
-                f"{text_inputs.shortened(question)} has {len(texts)} choices; at least "
-                "two are required",
+                f"{text_inputs.shortened(question)} has "
+                f"{terminal.count(len(texts), 'choice')}; at least two are required",
             )
         asked.append(
             choice_files.Question(i + 1, question, tuple(texts), choice_files.UNKNOWN)

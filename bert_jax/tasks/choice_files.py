@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from bert_jax import terminal
 from bert_jax.errors import UserError
 from bert_jax.tasks import task_files
 
@@ -145,16 +146,15 @@ def _read_arc(
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
     for line, row in rows:
         where, size = f"{path}, line {line}", len(rows[0][1])
+        fields = terminal.count(len(row), "field")
         if len(row) < 4:
             raise UserError(
-                f"{where}: {len(row)} fields; a row has the question, the answers, and "
+                f"{where}: {fields}; a row has the question, the answers, and "
                 f"the letter of the correct one, or a header names columns; "
                 f"{_SWAG_COLUMNS}"
             )
         if len(row) != size:
-            raise UserError(
-                f"{where}: {len(row)} fields, not {size} as in the first row"
-            )
+            raise UserError(f"{where}: {fields}, not {size} as in the first row")
         question, *cells, key = row
         key = key.strip()
         if key and not re.fullmatch("[A-Z]|[1-9]", key):

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from bert_jax import io_errors, storage
+from bert_jax import io_errors, storage, terminal
 from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
 
@@ -204,7 +204,8 @@ def check_row(where: str, row: Sequence[Any], header: Sequence[str]) -> None:
     """Check that a row has as many fields as the header."""
     size = len(header)
     if len(row) != size:
-        raise UserError(f"{where}: {len(row)} fields, not {size} as in the header")
+        fields = terminal.count(len(row), "field")
+        raise UserError(f"{where}: {fields}, not {size} as in the header")
 
 
 def describe_columns(names: Iterable[str]) -> str:
