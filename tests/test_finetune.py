@@ -27,6 +27,7 @@ from bert_jax.training import (
     interrupts,
     loop,
     restore,
+    saving,
     sharding,
 )
 
@@ -399,6 +400,23 @@ def test_a_run_killed_while_it_saves_the_best_state_saves_it_again(
     (record,) = [r for r in runs.metrics(tmp_path) if r["split"] == "eval"]
     assert [p.name for p in (tmp_path / "best").iterdir()] == [str(record["step"])]
     assert results["step"] == record["step"]
+
+
+def test_a_best_state_that_is_not_finite_is_not_kept(
+    pretrained, task, tmp_path, monkeypatch
+):
+    """The predictions of such a state have an accuracy, too."""
+    save_best = saving.Saver.save_best
+
+    def overflow(saver, step, state, phase):
+        params = jax.tree.map(lambda x: x * np.inf, state.params)
+        save_best(saver, step, dataclasses.replace(state, params=params), phase)
+
+    monkeypatch.setattr(saving.Saver, "save_best", overflow)
+    config = make_config(pretrained, task, epochs=1.0, keep_best="accuracy")
+    with pytest.raises(UserError, match="step 7: the parameters are not finite and"):
+        finetuning.finetune(config, str(tmp_path))
+    assert not list((tmp_path / "best").glob("[0-9]*"))
 
 
 @pytest.mark.parametrize(

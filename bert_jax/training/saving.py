@@ -44,11 +44,7 @@ class Saver:
           UserError: The state is not finite, or the disk is full.
         """
         with self.ledger.counting("checkpoint"):
-            # Gradients of skipped steps are dropped, but an update may still overflow.
-            if not self._is_finite((state.params, state.opt_state)):
-                raise self.error_with_last_checkpoint(
-                    f"step {step}: the parameters are not finite and were not saved"
-                )
+            self._check_is_finite(step, state)
             self.wait()
             self.checkpoints.save(
                 step, state, phase.objective.encoder, self.ledger.entry()
@@ -59,13 +55,24 @@ class Saver:
 
         A start that was killed may have left the state of this step or a later one.
         It goes first, because Orbax takes the highest step for the newest.
+
+        Raises:
+          UserError: The state is not finite, or the disk is full.
         """
         with self.ledger.counting("checkpoint"):
             self.heartbeat()
+            self._check_is_finite(step, state)
             self.best.delete_from(step)
             self.best.save(step, state, phase.objective.encoder, self.ledger.entry())
             self.best.wait()
             self.heartbeat()
+
+    def _check_is_finite(self, step: int, state: step_lib.TrainState) -> None:
+        # Gradients of skipped steps are dropped, but an update may still overflow.
+        if not self._is_finite((state.params, state.opt_state)):
+            raise self.error_with_last_checkpoint(
+                f"step {step}: the parameters are not finite and were not saved"
+            )
 
     def wait(self) -> None:
         """Wait for the last checkpoint to be complete."""
