@@ -407,6 +407,12 @@ def test_encoders_that_no_class_computes_are_refused():
             tagger,
             "ModernBERT .* encoder.pooler.per_token=True only, got False",
         ),
+        (
+            vars(MODERNBERT) | {"type_vocab_size": 2, "first_attention_norm": True},
+            masked,
+            "ModernBERT .* encoder.type_vocab_size=0 only, got 2; "
+            "encoder.first_attention_norm=False only, got True",
+        ),
     ):
         made = objective(dataclasses.replace(TINY, **settings))
         about = metadata_lib.of_run(run_of(made), made, TOKENIZER)
