@@ -240,6 +240,18 @@ def test_long_documents_and_lines_are_cut(tmp_path, monkeypatch):
     ]
 
 
+def test_lines_that_end_in_carriage_returns_are_not_cut(tmp_path, monkeypatch):
+    """The file is read in blocks of as many bytes as the longest line may have."""
+    texts = ["é" * (i % 9) + str(i) for i in range(40)]
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    (tmp_path / "a.jsonl").write_bytes("\r".join(lines).encode())
+    for block in range(36, 80):
+        monkeypatch.setattr(document_files, "_MAX_LINE_BYTES", block)
+        got, problems = read_all(sources.Source(str(tmp_path / "a.jsonl"), "jsonl"))
+        assert [d.text for d in got] == texts
+        assert problems.count == 0
+
+
 @pytest.mark.parametrize(
     ("content", "kind"),
     [

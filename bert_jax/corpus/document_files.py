@@ -168,15 +168,20 @@ class _Lines:
 
     def _lines(self) -> Iterator[bytes]:
         """Yield lines from the stream's position on, and cut long ones."""
-        while line := self.stream.readline(_MAX_LINE_BYTES):
-            if len(line) == _MAX_LINE_BYTES:
-                for _ in range(3):  # do not cut inside a character
-                    if b"\x80" <= self.stream.peek(1)[:1] < b"\xc0":
-                        line += self.stream.read(1)
+        begun = b""  # of a line among those that end in carriage returns
+        while line := begun + self.stream.readline(_MAX_LINE_BYTES - len(begun)):
+            is_cut = len(line) == _MAX_LINE_BYTES
+            begun = b""
             if line.count(b"\r") > line.endswith(b"\r\n"):
-                yield from filter(None, _LINE.findall(line))
-            else:
-                yield line
+                lines = list(filter(None, _LINE.findall(line)))
+                if is_cut and len(lines) > 1:
+                    begun = lines.pop()
+                yield from lines
+                continue
+            for _ in range(3 * is_cut):  # do not cut inside a character
+                if b"\x80" <= self.stream.peek(1)[:1] < b"\xc0":
+                    line += self.stream.read(1)
+            yield line
 
     @property
     def location(self) -> str:
