@@ -79,7 +79,7 @@ def attention(
         in_pieces = overlap and length > MAX_LENGTH
         return _first_reason(reasons, TPU_KERNEL_ON_PIECES if in_pieces else TPU_KERNEL)
     if platform == "cuda":
-        reasons = _attention_on_cuda(config, batch, is_local, has_dropout)
+        reasons = _attention_on_cuda(config, batch, length, is_local, has_dropout)
         return _first_reason(reasons, CUDNN)
     return Decision(PLAIN, f"no kernel for platform {platform}")
 
@@ -108,11 +108,15 @@ def _attention_on_tpu(config, batch, length, has_dropout):
     yield _uneven_rows(batch)
 
 
-def _attention_on_cuda(config, batch, is_local, has_dropout):
+def _attention_on_cuda(config, batch, length, is_local, has_dropout):
     yield not is_cudnn_available(), "no NVIDIA GPU of compute capability 8.0"
     yield has_dropout, "cuDNN has no usable dropout of probabilities"
     yield config.dtype != "bfloat16", f"cuDNN computes in bfloat16, not {config.dtype}"
     yield is_local, "the window of JAX's cuDNN call is one-sided"
+    # `check_is_flash_attention` in jax/_src/cudnn/fused_attention_stablehlo.py. It
+    # refuses gradients only, and means to if there is a bias only, but is always told
+    # that there is one.
+    yield length % 2, f"rows of {length} tokens; cuDNN takes even lengths"
     yield (
         config.head_size > 128 or config.head_size % 8,
         f"heads of {config.head_size} columns; cuDNN takes multiples of 8 up to 128",
