@@ -158,6 +158,19 @@ def test_the_picture_of_a_run_has_its_baselines():
     assert all(not horizontal(axis) for axis in curves.draw(before, "T").axes)
 
 
+def test_the_picture_of_a_mixture_has_each_corpus():
+    *trained, evaluated = records_of(6.4, 5.8, 0.15)
+    evaluated |= {"en/mlm_loss": 5.5, "a/de/mlm_loss": 6.5, "en/mlm_accuracy": 0.25}
+    evaluated |= {"en/unigram_entropy": 6.1, "en/mlm_loss_without_context": 6.0}
+    loss, accuracy = curves.draw([*trained, evaluated], "T").axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in loss.lines}
+    assert drawn["masked tokens, held out"] == [6.0]
+    assert drawn["masked tokens, en"] == [5.5]
+    assert drawn["masked tokens, a/de"] == [6.5]
+    assert {"masked tokens, en", "masked tokens, held out"} <= set(legend(accuracy))
+    assert horizontal(loss) == {"unigram entropy": 6.4, "without context": 5.8}
+
+
 def test_picture_and_table_of_several_runs_have_all_baselines():
     runs = {"a": records_of(6.4, 5.8, 0.15), "b": records_of(6.3, 5.7, 0.15)}
     loss, accuracy, nsp = curves.compare(runs).axes

@@ -22,6 +22,9 @@ _PANELS = (
 _COLORS = tuple(f"C{i}" for i in range(10))  # matplotlib's
 # Lines of each split in a comparison of runs.
 _SPLIT_STYLES = {"train": {"alpha": 0.4}, "eval": {"marker": "."}}
+# Markers of the corpora of a mixture. Curves of the first six are drawn: the legend of
+# a hundred languages would leave no room.
+_CORPUS_MARKERS = "x+^vsD"
 # Labels of the baselines of a metric.
 _UNIGRAM_ENTROPY, _WITHOUT_CONTEXT = "unigram entropy", "without context"
 # Labels by the first part of the name of a metric.
@@ -161,11 +164,18 @@ def _draw_metric(
     baseline: tuple[float, str] | None,
     other_run: tuple[str, Sequence[Record]] | None,
 ) -> None:
-    """Draw a metric in training and evaluation, its baselines, and another run's."""
+    """Draw a metric in training and evaluation, its baselines, and another run's.
+
+    Evaluation on each corpus of a mixture is a thin line.
+    """
     label = _LABELS.get(name.rpartition("_")[0], name.replace("_", " "))
     plot = functools.partial(_plot, axis, name=name, color=color)
     plot(records, split="train", label=f"{label}, training", alpha=0.6)
     plot(records, split="eval", label=f"{label}, held out", marker=".")
+    of_corpora = dict.fromkeys(n for r in records for n in r if n.endswith(f"/{name}"))
+    for each, marker in zip(of_corpora, _CORPUS_MARKERS, strict=False):
+        style = {"label": f"{label}, {each.rpartition('/')[0]}", "marker": marker}
+        plot(records, name=each, split="eval", linewidth=0.5, markersize=4, **style)
     if other_run:
         plot(other_run[1], split="eval", label=f"{label}, {other_run[0]}", ls="--")
     known = _baselines(records, name)
