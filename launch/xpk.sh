@@ -32,11 +32,13 @@ required_number slices max_restarts
 
 # exec: xpk starts a shell for the command, and sends SIGTERM to that shell. $$: Kubernetes
 # replaces $(NAME) in commands, and $$ by $. Exit statuses: by itself, xpk restarts only
-# after 42 and after 127 and above.
+# after 42 and after 127 and above. Containers: by default, xpk starts two on a host of
+# TPU7x, with half of the chips each; here, as on other TPUs, one process has all.
 command="exec $(quoted "$@")"
 run env TELEMETRY_ENABLED=false xpk workload create \
   --workload="$name" --cluster="$cluster" ${project:+--project="$project"} \
   ${zone:+--zone="$zone"} --tpu-type="$type" --num-slices="$slices" ${spot:+--spot} \
   --docker-image="$image" --max-restarts="$max_restarts" \
   --restart-on-exit-codes=1,3-126 --termination-grace-period-seconds=120 \
+  --no-use-parallel-containers \
   --command="${command//\$/\$\$}"

@@ -634,6 +634,7 @@ def test_xpk(launched):
         *["--project=p", "--zone=z", "--tpu-type=v6e-64", "--num-slices=2", "--spot"],
         *["--docker-image=r/i:1", "--max-restarts=7"],
         *["--restart-on-exit-codes=1,3-126", "--termination-grace-period-seconds=120"],
+        "--no-use-parallel-containers",
     ]
     # So xpk 1.16 puts it into YAML (core/docker_container.py).
     command = call[-1].removeprefix("--command=")
