@@ -154,9 +154,17 @@ def assert_equals_plain(case, got, plain=plain):
         (by_kernel, Case(1, 128, 512, 2, rotary=True, window=64, documents=True)),
         (by_kernel, Case(1, 128, 512, 2, window=130, causal=True)),
         (by_pieces, Case(length=384, window=20, rotary=True, documents=True)),
-        (by_pieces, Case(4, 32, length=256, window=128, causal=True, rotary=True)),
+        pytest.param(
+            by_pieces,
+            Case(4, 32, length=256, window=128, causal=True, rotary=True),
+            marks=pytest.mark.runs,
+        ),
         (by_kernel_of_long_rows, Case(length=384, rotary=True, documents=True)),
-        (by_kernel_of_long_rows, Case(8, 32, 384, causal=True, rotary=True)),
+        pytest.param(
+            by_kernel_of_long_rows,
+            Case(8, 32, 384, causal=True, rotary=True),
+            marks=pytest.mark.runs,
+        ),
         # Queries meet some pieces only.
         (by_kernel_of_long_rows, Case(length=512, window=150, documents=True)),
         (by_kernel_of_long_rows, Case(1, 128, 512, causal=True, dtype="bfloat16")),

@@ -126,6 +126,7 @@ def test_a_refused_plan_ends_the_tables(monkeypatch, capfd):
     assert "num_heads=5 does not divide" in capfd.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.runs
 def test_the_models_whose_losses_are_compared_begin_with_the_same_parameters():
     pytest.importorskip("torch")
     import loss_vs_huggingface

@@ -41,6 +41,7 @@ def teacher(encoder=TEACHER):
     return params_of(distilled(teacher_encoder=encoder).init_constants, 1)
 
 
+@pytest.mark.runs
 def test_rows_of_the_teacher_beyond_the_tokens_do_not_count():
     """A published table may have more rows than there are tokens."""
     batch, losses = random_batch(), []

@@ -147,11 +147,15 @@ def packed_rows():
     ("name", "change"),
     [
         ("bert", {"remat": "attention", "num_layers": 2}),
-        ("bert", {"remat": "layer", "dtype": "bfloat16", "num_layers": 2}),
+        pytest.param(
+            "bert",
+            {"remat": "layer", "dtype": "bfloat16", "num_layers": 2},
+            marks=pytest.mark.runs,
+        ),
         ("albert", {}),
         ("modernbert", {"num_layers": 7}),
         ("deberta", {"remat": "attention", "num_layers": 2}),
-        ("ultrabert", {"remat": "layer"}),
+        pytest.param("ultrabert", {"remat": "layer"}, marks=pytest.mark.runs),
     ],
     ids=str,
 )

@@ -113,6 +113,7 @@ def test_simple_task_is_learned_and_reported(finetuned, task):
     assert evaluated["accuracy"] == pytest.approx(results["accuracy"])
 
 
+@pytest.mark.runs
 def test_a_student_learns_from_the_probabilities_of_a_teacher(
     finetuned, pretrained, task, tmp_path
 ):

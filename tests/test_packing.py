@@ -148,7 +148,9 @@ def initial(settings):
     return params_of(objective_of(alone).init)
 
 
-@pytest.mark.parametrize("name", ["next sentence", "left to right"])
+@pytest.mark.parametrize(
+    "name", ["next sentence", pytest.param("left to right", marks=pytest.mark.runs)]
+)
 def test_packing_keeps_losses_and_gradients(name, corpus):
     settings = OBJECTIVES[name]
     alone = dataclasses.replace(settings, examples_per_row=1)

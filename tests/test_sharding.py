@@ -165,7 +165,7 @@ def test_copies_of_the_model_share_the_products_of_muon():
 @pytest.mark.parametrize(
     "name",
     [
-        "a teacher",
+        pytest.param("a teacher", marks=pytest.mark.runs),
         pytest.param("shared layers", marks=pytest.mark.slow),
         pytest.param("replaced tokens", marks=pytest.mark.runs),
         "two streams",
