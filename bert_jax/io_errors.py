@@ -52,6 +52,8 @@ def message(error: BaseException) -> str:
 
 def refusal(error: BaseException) -> str:
     """Return a store's message, on one line, if it refuses access; "" otherwise."""
+    if is_transient(error):  # for example, no answer while credentials are renewed
+        return ""
     for seen in _causes(error):
         is_refused = getattr(seen, "code", 0) in (401, 403)
         if is_refused or any(text in str(seen) for text in _REFUSED):

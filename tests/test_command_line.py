@@ -85,6 +85,13 @@ def test_a_refusal_by_a_store_is_one_line(error, names_object):
     assert line.endswith(("no access", "c/d") if names_object else ": Anonymous, 401")
 
 
+def test_an_outage_after_a_refusal_is_started_again():
+    """Credentials that have expired are refused, and then renewed."""
+    body = "def run(): raise ConnectionError('reset') from OSError('Forbidden: b/o')"
+    done = script(body)
+    assert done.returncode == 1 and b"check your credentials" not in done.stderr
+
+
 # ---- recipes and config fields
 
 BASE = "--config=configs/bert_base.py"

@@ -41,9 +41,10 @@ def main(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
     If `run` has a parameter, it gets the list of positional arguments. If it has none,
     positional arguments are an error.
 
-    Exit status: 2 after a `UserError`, an invalid flag, or if a device has too little
-    memory, which print one line; 75 if the run was interrupted; 1 after an outage, a
-    crash, or a closed output pipe.
+    Exit status: 2 after an error that a restart would repeat, with one line: a
+    `UserError`, an invalid flag, a device with too little memory, a store that refuses
+    access. 75 if the run was interrupted; 1 after an outage, a crash, or a closed
+    output pipe.
 
     Flags are defined here and not at import, so that tests can call entry points.
     """
