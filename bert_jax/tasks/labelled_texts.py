@@ -48,7 +48,8 @@ def read(
     """Read the examples of a local or remote file.
 
     Columns that are "" have their usual names: text_a or text, text_b if there is one,
-    and label. If no labels are needed, a missing or empty column leaves them "".
+    and label. If no labels are needed, they are "" if there is no such column, or none
+    of its values is a label.
 
     Raises:
       UserError: The file cannot be read, lacks a column, or a row is incomplete.
@@ -60,7 +61,7 @@ def read(
     first = text_a or ("text_a" if "text_a" in header else "text")
     second = text_b or ("text_b" if "text_b" in header else "")
     target = label or "label"
-    if not needs_labels and not _has_values(header, rows, target):
+    if not needs_labels and not _has_labels(header, rows, target):
         target = ""
     try:
         for name in filter(None, (first, second, target)):
@@ -98,12 +99,16 @@ def write_tsv(path: pathlib.Path, examples: Iterable[Example]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _has_values(header: list[str], rows: list[tuple[int, list]], name: str) -> bool:
-    """Return whether there is a column of this name that is not empty."""
+def _has_labels(header: list[str], rows: list[tuple[int, list]], name: str) -> bool:
+    """Return whether there is a column of this name with labels.
+
+    Test sets of Hugging Face's `datasets` have -1 in place of each label.
+    """
     if name not in header:
         return False
-    values = (row[header.index(name)] for _, row in rows)
-    return any(value is not None and str(value).strip() for value in values)
+    values = {str(row[header.index(name)]).strip() for _, row in rows}
+    # As JSON, a missing value is null, or NaN as Python writes it.
+    return not values <= {"", "-1", "None", "nan"}
 
 
 def _text(value: Any, name: str, where: str) -> str:
