@@ -7,11 +7,12 @@ Source: google-research/bert, README: a learning rate of 2e-5 for continued pret
 Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
             --config.init_from=CHECKPOINT --config.data.corpus=DIR --workdir=DIR
         The checkpoint is a workdir, a checkpoint in it, or a folder of another project.
-        The architecture is the checkpoint's; a field of `encoder` that contradicts it,
-        or the defaults of other fields, is refused: set none. The tables of positions
-        and segments may change: with --config.encoder.max_position_embeddings=1024,
-        positions that the checkpoint lacks begin with initial values. So may bases of
-        rotary positions (--config.encoder.rotary_base=160000).
+        The architecture is the checkpoint's. Set no field of it: a value that
+        contradicts the checkpoint, or the default of another field, is refused. Some
+        fields may change: the sizes of the tables of positions and segments (with
+        --config.encoder.max_position_embeddings=1024, positions that the checkpoint
+        lacks begin with initial values), and the bases of rotary positions
+        (--config.encoder.rotary_base=160000).
         The corpus must be built with the checkpoint's tokenizer. There may be several:
         --config.data.corpus=NEW,OLD with --config.data.weights=3,1 keeps a quarter of
         the rows for the former kind of text. Use `run.extend_vocabulary` first to add

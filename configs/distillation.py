@@ -1,13 +1,14 @@
 r"""A student with half of BERT-Base's layers, which imitates a teacher's predictions.
 
 Source: DistilBERT (Sanh et al. 2019): BERT-Base's width with 6 layers and without
-        segments; the teacher's loss counts 5 for 2 of the loss of masked tokens and 1
-        of the cosine of the last hidden states; temperature 2; no next sentence. From
-        its code (train.py and distiller.py): batch, optimizer and learning rate.
-Differences: weights do not begin as layers 0, 2, 4, 7, 9 and 11 of the teacher. The
-        student imitates the teacher at masked tokens only, which are drawn at one rate,
-        not by rarity. Rows are full of sentences; the authors' are lines of text, split
-        if they are longer. The number of steps is our choice.
+        segments; weights of 5 for the teacher's loss, 2 for the loss of masked tokens
+        and 1 for the cosine of the last hidden states; temperature 2; no next sentence.
+        From its code (train.py and distiller.py): batch, optimizer and learning rate.
+Differences: the student begins with random weights, the authors' with layers 0, 2, 4,
+        7, 9 and 11 of the teacher. It imitates the teacher at masked tokens only. These
+        are drawn at one rate; the authors draw rare tokens more often. Rows are full of
+        sentences; a row of the authors is a line of text, or a part of a long one. The
+        number of steps is our choice.
 Run:    python -m bert_jax.run.pretrain --config=configs/distillation.py \
             --config.objective.teacher=CHECKPOINT --config.data.corpus=DIR \
             --workdir=DIR

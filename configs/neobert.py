@@ -12,9 +12,9 @@ Differences: the authors' rate falls to a tenth as a cosine over 900,000 steps, 
         constant from there, also in the second stage; here it falls to 0 in the first
         stage, and from a tenth to 0 in the second. The authors draw 80 % of the second
         stage from texts of more than 1,024 tokens, and initial values from uniform
-        distributions in +-0.02. They decay all parameters. A row of theirs is the
-        beginning of one text, whose rest is left out (tokenizer.py); here texts are cut
-        into rows, and short ones packed.
+        distributions in +-0.02. They decay all parameters. Their rows have the
+        beginning of one text each, and the rest is left out (tokenizer.py); here texts
+        are cut into rows, and short ones packed.
 Run:    python -m bert_jax.run.pretrain --config=configs/neobert.py \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus that is built with BERT's uncased vocabulary:

@@ -168,7 +168,7 @@ class _Lines:
 
     def _lines(self) -> Iterator[bytes]:
         """Yield lines from the stream's position on, and cut long ones."""
-        begun = b""  # of a line among those that end in carriage returns
+        begun = b""  # beginning of a line that continues in the next block
         while line := begun + self.stream.readline(_MAX_LINE_BYTES - len(begun)):
             is_cut = len(line) == _MAX_LINE_BYTES
             begun = b""

@@ -183,7 +183,7 @@ def check_export(spec: ModelSpec) -> None:
     differences = "; ".join(
         f"encoder.{name}={value!r} only, got {written[name]!r}"
         for name, value in _architecture(read, spec).items()
-        # Only poolers of tokens have further fields here.
+        # `written` lacks the pooler's other fields if `pooler.per_token` is False.
         if written.get(name, value) != value
     )
     if differences:

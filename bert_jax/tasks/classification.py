@@ -128,8 +128,8 @@ class Classification:
     def write(self, folder: storage.Path, name: str, predictions: np.ndarray) -> None:
         """Write predictions.tsv or a file for another set; for "eval" confusion.png.
 
-        Predictions for the test sets of GLUE have the names and format to submit. All
-        others of classes also have the probability of each class.
+        Predictions for the test sets of GLUE have the names and format to submit. Other
+        files have a column with the probability of each class, if there are classes.
         """
         numbers = self._config.predicts_numbers
         file = task_files.prefix_with_set(name, "predictions.tsv")

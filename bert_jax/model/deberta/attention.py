@@ -141,8 +141,9 @@ def buckets_of_pairs(
 
     In each direction, short distances have a bucket each. The other half of the buckets
     cover ranges that grow exponentially, and the last one ends before `max_distance`.
-    Keys from there on after the query have a bucket of their own, 0, as in
-    `transformers`; microsoft/DeBERTa, da_utils.py, counts them to the last one, 1.
+    Keys that come `max_distance` or more after the query have bucket 0, as in
+    `transformers`. In da_utils.py of microsoft/DeBERTa they share bucket 1 with nearer
+    keys.
     """
     count = config.distance_buckets
     middle = count // 2

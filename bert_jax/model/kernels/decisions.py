@@ -113,9 +113,9 @@ def _attention_on_cuda(config, batch, length, is_local, has_dropout):
     yield has_dropout, "cuDNN has no usable dropout of probabilities"
     yield config.dtype != "bfloat16", f"cuDNN computes in bfloat16, not {config.dtype}"
     yield is_local, "the window of JAX's cuDNN call is one-sided"
-    # `check_is_flash_attention` in jax/_src/cudnn/fused_attention_stablehlo.py. It
-    # refuses gradients only, and means to if there is a bias only, but is always told
-    # that there is one.
+    # JAX refuses gradients for odd lengths (`check_is_flash_attention` in
+    # jax/_src/cudnn/fused_attention_stablehlo.py). The check is meant for a bias, but
+    # JAX makes it without a bias, too: an empty array stands for none.
     yield length % 2, f"rows of {length} tokens; cuDNN takes even lengths"
     yield (
         config.head_size > 128 or config.head_size % 8,
