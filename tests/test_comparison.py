@@ -169,6 +169,9 @@ def test_the_picture_of_a_mixture_has_each_corpus():
     assert drawn["masked tokens, a/de"] == [6.5]
     assert {"masked tokens, en", "masked tokens, held out"} <= set(legend(accuracy))
     assert horizontal(loss) == {"unigram entropy": 6.4, "without context": 5.8}
+    evaluated |= {f"language{i}/mlm_loss": 6.0 for i in range(9)}
+    loss, _ = curves.draw([*trained, evaluated], "T").axes
+    assert sum("language" in label for label in legend(loss)) == 4  # six with two above
 
 
 def test_picture_and_table_of_several_runs_have_all_baselines():
