@@ -91,6 +91,8 @@ ROWS = {
             "encoder.intermediate_size": 512,
         },
     ),
+    "half as wide embeddings": Row(MUON, {"encoder.embedding_size": 64}),
+    "small batches first": Row(MUON, {}, ((0.2, 64, 4), (0.3, 64, 8), (0.5, 64, 16))),
     SHORT: Row(MUON, {}, SHORT_FIRST),
     WINNER: Row(
         SHORT,
