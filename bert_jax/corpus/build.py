@@ -198,7 +198,8 @@ def describe(corpus: shards.Corpus) -> str:
             "\nwarning: fewer than two documents are held out, too few for an "
             "evaluation; increase --held_out"
         )
-    documents, sentences = (corpus.count(shards.TRAIN, x) for x in shards.COUNTS[:2])
+    documents = corpus.count(shards.TRAIN, "documents")
+    sentences = corpus.count(shards.TRAIN, "sentences")
     if sentences < _FEW_SENTENCES * documents:
         text += (
             "\nwarning: most documents have a single sentence, which next_sentence and "

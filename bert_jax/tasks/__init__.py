@@ -35,7 +35,7 @@ class Task(Protocol):
     # further sets such as "test". A row without a label has weight 0.
     held_out: dict[str, Arrays]
     length: int  # tokens in a row
-    fingerprint: str  # hash of all labelled examples
+    fingerprint: str  # hash of all labelled examples but those of a test set
     metrics: tuple[str, ...]  # scores of "eval" that may select the best parameters
     description: dict[str, Any]  # facts about the examples, for results.json
     settings: dict[str, Any]  # JSON stored for predictions, such as names of classes

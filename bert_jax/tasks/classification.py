@@ -78,8 +78,7 @@ class Classification:
         self.settings = {"labels": self._labels}
         # Older versions sorted integers as text. A run that began with such an order
         # must not continue with another one, so an order by number is hashed, too.
-        known = {"train": sets.train, **sets.labelled}
-        hashed = [known[name] for name in known if name != "test"]
+        hashed = [labelled[name] for name in labelled if name != "test"]
         if self._labels != sorted(self._labels):
             hashed.append(self._labels)
         self.fingerprint = task_files.fingerprint(*hashed)
@@ -133,7 +132,7 @@ class Classification:
         """
         numbers = self._config.predicts_numbers
         file = task_files.prefix_with_set(name, "predictions.tsv")
-        is_submission = bool(self._glue) and name not in self._labelled
+        is_submission = self._glue and name not in self._labelled
         header = ["index", "prediction"]
         if is_submission:
             file = glue.submission(self._glue, name)

@@ -95,7 +95,8 @@ def attend(
       dtype: Type that the sums with the biases are rounded to.
       head_size: One of `decisions.HEAD_SIZES`.
       rate: Rate of dropout of the probabilities.
-      interpret: Whether to interpret the kernel, on any backend.
+      interpret: Whether to interpret the kernel, on any backend; parameters ask for a
+        simulated core.
     """
     batch, length, size = key.shape
     options = scores_lib.Options(
