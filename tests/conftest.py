@@ -52,7 +52,7 @@ from corpora import build_reference, with_prefix_space
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shards, vocabulary
 from bert_jax.interop import vocabularies
-from bert_jax.model.kernels import attention, residual, tpu_attention, tpu_residual
+from bert_jax.model.kernels import attention, residual
 from bert_jax.training import sharding
 
 # Graphs of batches run a few times; their optimisation takes longer.
@@ -168,33 +168,23 @@ def pretrained(corpus, tmp_path_factory):
     return saved.pretrained(corpus, tmp_path_factory.mktemp("pretrained"))
 
 
-def _interpret_kernels(monkeypatch, interpreter):
-    called = []
+def _run_kernels(monkeypatch, interpreter):
+    """Compute as on a TPU, with kernels that are interpreted on the CPU."""
 
     def as_on_tpu(*arrays, default, tpu=None, **_):
         return (tpu or default)(*arrays)
 
-    def interpret(name, kernel):
-        def run(*arrays, **options):
-            called.append(name)
-            return kernel(*arrays, **options, interpret=interpreter)
-
-        return run
-
     lax = types.SimpleNamespace(platform_dependent=as_on_tpu)
     for dispatcher in (attention, residual):
         monkeypatch.setattr(dispatcher, "lax", lax)
-    kernel = interpret("attention", tpu_attention.attend)
-    monkeypatch.setattr(tpu_attention, "attend", kernel)
-    kernel = interpret("residual", tpu_residual.add_and_normalise)
-    monkeypatch.setattr(tpu_residual, "add_and_normalise", kernel)
-    return called
+    with pltpu.force_tpu_interpret_mode(interpreter):
+        yield
 
 
 @pytest.fixture
 def interpreted_kernels(monkeypatch):
-    """Run TPU kernels interpreted, on the CPU; return the names of calls."""
-    return _interpret_kernels(monkeypatch, True)
+    """Run TPU kernels interpreted, on the CPU."""
+    yield from _run_kernels(monkeypatch, True)
 
 
 @pytest.fixture
@@ -204,4 +194,4 @@ def simulated_kernels(monkeypatch):
     Its memory begins with NaN, and it refuses to write a block of an output again after
     another. For one device: the simulations of several may wait for each other.
     """
-    return _interpret_kernels(monkeypatch, pltpu.InterpretParams(random_seed=0))
+    yield from _run_kernels(monkeypatch, pltpu.InterpretParams(random_seed=0))

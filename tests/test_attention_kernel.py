@@ -252,7 +252,8 @@ def test_kernels_run_on_the_rows_and_heads_of_a_device(rotary, interpreted_kerne
     case = Case(4, rows=4, rate=0.1, documents=True, rotary=rotary)
     with sharding.use(sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))):
         got = output_and_gradients(case, attend)
-    assert interpreted_kernels == ["attention"]
+        traced = jax.make_jaxpr(lambda: output_and_gradients(case, attend))()
+    assert "pallas_call" in str(traced)
     assert_equals_plain(case, got)
 
 

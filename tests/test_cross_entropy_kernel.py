@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from plans import count_kernels
@@ -21,8 +20,6 @@ from bert_jax.training import sharding
 
 # Several blocks of rows and of the vocabulary, whose last ones are not full.
 SHAPE, VOCAB_SIZE, PADDED_SIZE = (8, 75), 2200, 2304
-# See the fixture `simulated_kernels`.
-SIMULATED = pltpu.InterpretParams(random_seed=0)
 
 
 def arrays_of(shape=SHAPE, size=PADDED_SIZE, columns=128):
@@ -61,13 +58,9 @@ def restated(x, table, bias, labels, gradient, vocab_size=VOCAB_SIZE):
     return *values, (d @ table).reshape(x.shape), d.T @ rows, d.sum(0)
 
 
-def by_kernel(
-    x, table, bias, labels, gradient, interpret=SIMULATED, vocab_size=VOCAB_SIZE
-):
+def by_kernel(x, table, bias, labels, gradient, vocab_size=VOCAB_SIZE):
     def run(*factors):
-        return tpu_cross_entropy.cross_entropy(
-            *factors, labels, vocab_size=vocab_size, interpret=interpret
-        )
+        return tpu_cross_entropy.cross_entropy(*factors, labels, vocab_size)
 
     values, pullback = jax.vjp(run, x, table, bias)
     return *values, *pullback((gradient, jnp.ones_like(gradient)))
@@ -77,17 +70,17 @@ def assert_equals_the_restatement(got, expected):
     np.testing.assert_array_equal(got[1], expected[1])
     for a, b in zip(got, expected, strict=True):
         assert a.shape == b.shape
-        assert np.abs(a - b).max() <= 2e-6 * np.abs(b).max()
+        assert np.abs(a - b).max() <= 4e-6 * np.abs(b).max()
 
 
-def test_kernels_equal_a_restatement():
+def test_kernels_equal_a_restatement(simulated_kernels):
     arrays = arrays_of()
     expected = restated(*arrays)
     assert expected[1][0, :2].tolist() == [True, False]  # the first of equals
     assert_equals_the_restatement(jax.jit(by_kernel)(*arrays), expected)
 
 
-def test_a_table_of_less_than_a_block_equals_a_restatement():
+def test_a_table_of_less_than_a_block_equals_a_restatement(simulated_kernels):
     """Its rows need not be a multiple of the 128 columns of a register."""
     x, table, bias, labels, gradient = arrays_of()
     arrays = x, table[:104], bias[:104], labels % 100, gradient
@@ -95,7 +88,7 @@ def test_a_table_of_less_than_a_block_equals_a_restatement():
     assert_equals_the_restatement(run(*arrays), restated(*arrays, vocab_size=100))
 
 
-def test_kernels_round_factors_and_gradients_once():
+def test_kernels_round_factors_and_gradients_once(simulated_kernels):
     """In bfloat16, gradients of the table and the bias are float32."""
     x, *others = arrays_of()
     x = jnp.asarray(x, jnp.bfloat16)
@@ -108,7 +101,7 @@ def test_kernels_round_factors_and_gradients_once():
         assert np.abs(np.asarray(a, np.float32) - b).max() <= 0.01 * np.abs(b).max()
 
 
-def test_kernels_run_on_the_rows_of_a_device():
+def test_kernels_run_on_the_rows_of_a_device(interpreted_kernels):
     arrays = arrays_of()
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2), jax.devices()[:4])
     rows = NamedSharding(mesh, P(("data", "fsdp")))
@@ -116,7 +109,7 @@ def test_kernels_run_on_the_rows_of_a_device():
     places = rows, table, NamedSharding(mesh, P()), rows, rows
     with sharding.use(mesh):
         split = map(jax.device_put, arrays, places)
-        got = jax.jit(functools.partial(by_kernel, interpret=True))(*split)
+        got = jax.jit(by_kernel)(*split)
     assert_equals_the_restatement(got, restated(*arrays))
 
 
@@ -181,6 +174,5 @@ def test_kernels_compile(name, shape, size, columns):
         jax.ShapeDtypeStruct(shape, dtype, sharding=place)
         for shape, dtype in zip(shapes, types, strict=True)
     ]
-    run = jax.jit(lambda *arrays: by_kernel(*arrays, interpret=False))
-    text = run.lower(*arrays).compile().as_text()
+    text = jax.jit(by_kernel).lower(*arrays).compile().as_text()
     assert "cross_entropy_forward" in text and "cross_entropy_backward" in text

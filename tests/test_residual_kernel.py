@@ -1,7 +1,6 @@
 """The TPU kernel of dropout, residual and norm: equal to the plain path, compiled."""
 
 import dataclasses
-import functools
 import re
 
 import flax.linen as nn
@@ -9,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from plans import count_kernels
@@ -22,11 +20,9 @@ from bert_jax.training import sharding
 
 # Results of either kind of block: two copies of the norm, or the sum and its norm.
 RESULTS = 2
-# See the fixture `simulated_kernels`.
-SIMULATED = pltpu.InterpretParams(random_seed=0)
 
 
-def by_kernel(encoder, *arrays, interpret=SIMULATED):
+def by_kernel(encoder, *arrays):
     keeps_sum = encoder.norm_placement == "pre"
     return tpu_residual.add_and_normalise(
         *arrays,
@@ -35,7 +31,6 @@ def by_kernel(encoder, *arrays, interpret=SIMULATED):
         is_centered=encoder.norm == "layer",
         keeps_sum=keeps_sum,
         consumers=RESULTS - keeps_sum,
-        interpret=interpret,
     )
 
 
@@ -89,7 +84,9 @@ def output_and_gradients(apply, encoder, *arrays, dropout_keys):
     ],
 )
 @pytest.mark.parametrize("has_product", [True, False])
-def test_kernel_equals_the_plain_path(shape, rate, dtype, fields, has_product):
+def test_kernel_equals_the_plain_path(
+    shape, rate, dtype, fields, has_product, simulated_kernels
+):
     tolerance = 2e-6 if dtype == "float32" else 0.02
     encoder = encoder_of(shape[-1], rate, dtype, **fields)
     arrays = arrays_of(shape, dtype)
@@ -105,7 +102,7 @@ def test_kernel_equals_the_plain_path(shape, rate, dtype, fields, has_product):
         assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
 
 
-def test_kernel_runs_on_the_rows_of_a_device():
+def test_kernel_runs_on_the_rows_of_a_device(interpreted_kernels):
     arrays, keys = arrays_of((8, 16, 128)), keys_of(8)
     encoder = encoder_of(128)
     expected = output_and_gradients(plain, encoder, *arrays, dropout_keys=keys)
@@ -113,8 +110,7 @@ def test_kernel_runs_on_the_rows_of_a_device():
     with sharding.use(mesh):
         rows = NamedSharding(mesh, P(("data", "fsdp")))
         split = [jax.device_put(x, rows) if x.ndim == 3 else x for x in arrays]
-        kernel = functools.partial(by_kernel, interpret=True)
-        ours = output_and_gradients(kernel, encoder, *split, dropout_keys=keys)
+        ours = output_and_gradients(by_kernel, encoder, *split, dropout_keys=keys)
     for a, b in zip(ours, expected, strict=True):
         assert np.abs(a - b).max() <= 2e-6 * np.abs(b).max()
 
@@ -125,7 +121,7 @@ def test_kernels_follow_the_mesh_and_the_rules_in_use():
 
     def rows_of_a_device():
         traced = jax.make_jaxpr(
-            lambda *x: by_kernel(encoder_of(128), *x, keys_of(4), interpret=True)[0]
+            lambda *x: by_kernel(encoder_of(128), *x, keys_of(4))[0]
         )(*arrays)
         return set(re.findall(r"f32\[(\d),16,128\] = pallas_call", str(traced)))
 
@@ -182,9 +178,8 @@ def test_kernel_compiles(name, shape, dtype):
 
     def run(*arrays):
         *arrays, keys = arrays
-        apply = functools.partial(by_kernel, interpret=False)
         encoder = encoder_of(shape[-1], dtype=dtype)
-        return output_and_gradients(apply, encoder, *arrays, dropout_keys=keys)
+        return output_and_gradients(by_kernel, encoder, *arrays, dropout_keys=keys)
 
     text = jax.jit(run).lower(*arrays, keys).compile().as_text()
     assert "residual_forward" in text and "residual_backward" in text

@@ -76,7 +76,6 @@ def attend(
     dtype: jnp.dtype,
     head_size: int,
     rate: float,
-    interpret: bool | pltpu.InterpretParams = False,
 ) -> Float[Array, "B P D"]:
     """Return softmax(Q K^T / sqrt(K)) V of each head, with dropout.
 
@@ -95,8 +94,6 @@ def attend(
       dtype: Type that the sums with the biases are rounded to.
       head_size: One of `decisions.HEAD_SIZES`.
       rate: Rate of dropout of the probabilities.
-      interpret: Whether to interpret the kernel, on any backend; parameters ask for a
-        simulated core.
     """
     batch, length, size = key.shape
     options = scores_lib.Options(
@@ -107,7 +104,6 @@ def attend(
         packed=pattern.documents is not None,
         query_piece=_piece_size(query.shape[1], pattern.window),
         key_piece=_piece_size(length, pattern.window),
-        interpret=interpret,
     )
     if dropout_keys is None:
         dropout_keys = jnp.zeros(batch, jnp.uint32)
@@ -294,7 +290,6 @@ def _run(options, *arrays):
                 x.size * x.dtype.itemsize for x in (*inputs.values(), *out_shape)
             ),
         ),
-        interpret=options.interpret,
         name=f"attention_{kernel.__name__}",
     )(counters.reshape(-1), *inputs.values())
 

@@ -10,7 +10,6 @@ import math
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model import dropout, randomness
 from bert_jax.model.attention_pattern import HIDDEN_SCORE
@@ -31,7 +30,6 @@ class Options:
     packed: bool  # whether queries see keys of their own document only
     query_piece: int  # queries of a piece of a row; all queries in short rows
     key_piece: int  # keys of a piece, likewise
-    interpret: bool | pltpu.InterpretParams  # see `tpu_attention.attend`
 
     @property
     def exponent(self) -> float:

@@ -35,44 +35,36 @@ _BIAS = (None,)
 _SUMS = ("batch", None)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def cross_entropy(
     x: Float[Array, "B P E"],
     table: Float[Array, "V E"],
     bias: Float[Array, " V"],
     labels: Int[Array, "B P"],
     vocab_size: int,
-    interpret: bool | pltpu.InterpretParams = False,
 ) -> tuple[Float[Array, "B P"], Float[Array, "B P"]]:
     """Return cross entropies of x table^T + bias, and whether labels are the argmax.
 
     Factors have the type of `x`. The second result is 1.0 or 0.0; the argmax is the
-    first maximum. Rows of the table beyond `vocab_size` are padding. `interpret` makes
-    the kernels run on any backend.
+    first maximum. Rows of the table beyond `vocab_size` are padding.
     """
-    return _cross_entropy_forward(x, table, bias, labels, vocab_size, interpret)[0]
+    return _cross_entropy_forward(x, table, bias, labels, vocab_size)[0]
 
 
-def _cross_entropy_forward(x, table, bias, labels, *options):
+def _cross_entropy_forward(x, table, bias, labels, vocab_size):
     factor = table.astype(x.dtype)
     inputs = _HIDDEN, _TABLE, _BIAS, _PREDICTIONS
     loss, is_correct, log_normalizer = per_device.apply(
-        _run_forward, options, inputs, [_PREDICTIONS] * 3, x, factor, bias, labels
+        _run_forward, vocab_size, inputs, [_PREDICTIONS] * 3, x, factor, bias, labels
     )
     return (loss, is_correct), (x, factor, bias, labels, log_normalizer)
 
 
-def _cross_entropy_backward(vocab_size, interpret, residuals, gradients):
-    options = vocab_size, interpret
+def _cross_entropy_backward(vocab_size, residuals, gradients):
     x, table, *_ = residuals
     inputs = _HIDDEN, _TABLE, _BIAS, *[_PREDICTIONS] * 3
     d_logits, d_bias = per_device.apply(
-        _run_backward,
-        options,
-        inputs,
-        (_HIDDEN, _SUMS),
-        *residuals,
-        gradients[0],
+        _run_backward, vocab_size, inputs, (_HIDDEN, _SUMS), *residuals, gradients[0]
     )  # [B, P, V], [8 parts, V]
     d_logits = d_logits.reshape(-1, table.shape[0])  # [B P, V]
     rows = x.reshape(-1, table.shape[1])  # [B P, E]
@@ -84,8 +76,7 @@ def _cross_entropy_backward(vocab_size, interpret, residuals, gradients):
 cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
-def _run_forward(options, x, table, bias, labels):
-    vocab_size, interpret = options
+def _run_forward(vocab_size, x, table, bias, labels):
     rows = labels.size
     value = jax.ShapeDtypeStruct((rows, 1), jnp.float32)
     results = _run(
@@ -95,13 +86,11 @@ def _run_forward(options, x, table, bias, labels):
         (x.reshape(rows, -1), table, bias[None], labels.reshape(rows, 1)),
         {(_ROW, 1): [value] * 3},
         num_states=4,
-        interpret=interpret,
     )
     return tuple(result.reshape(labels.shape) for result in results)
 
 
-def _run_backward(options, x, table, bias, *values):
-    vocab_size, interpret = options
+def _run_backward(vocab_size, x, table, bias, *values):
     rows, size = values[0].size, table.shape[0]
     d_logits, d_bias = _run(
         functools.partial(_backward, vocab_size, rows),
@@ -118,12 +107,11 @@ def _run_backward(options, x, table, bias, *values):
             (8, _COLUMN): [jax.ShapeDtypeStruct((8, size), jnp.float32)],
         },
         num_states=0,
-        interpret=interpret,
     )
     return d_logits.reshape(*x.shape[:2], size), d_bias
 
 
-def _run(kernel, name, loops, arrays, results, num_states, interpret):
+def _run(kernel, name, loops, arrays, results, num_states):
     """Run a kernel for each block of logits [N, V].
 
     Args:
@@ -133,7 +121,6 @@ def _run(kernel, name, loops, arrays, results, num_states, interpret):
       arrays: x [N, E], table [V, E], bias [1, V], and values of rows [N, 1].
       results: Shapes of the results, by their dimensions.
       num_states: Number of float32 arrays [rows, 128] kept through the inner loop.
-      interpret: Whether to interpret the kernel.
     """
     x, table, _, *values = arrays
     rows = min(_ROWS, pl.cdiv(x.shape[0], _CHUNK) * _CHUNK)
@@ -166,7 +153,6 @@ def _run(kernel, name, loops, arrays, results, num_states, interpret):
             transcendentals=x.shape[0] * table.shape[0],
             bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*arrays, *shapes)),
         ),
-        interpret=interpret,
         name=name,
     )(*arrays)
 

@@ -41,8 +41,6 @@ class Options:
     is_centered: bool  # whether the mean is subtracted: layer norm, not RMS norm
     keeps_sum: bool  # whether the sum is a result, rounded before it is normalised
     consumers: int  # number of copies of the normalised sum; one with `keeps_sum`
-    # Whether to interpret the kernel, on any backend.
-    interpret: bool | pltpu.InterpretParams
 
 
 def add_and_normalise(
@@ -58,7 +56,6 @@ def add_and_normalise(
     is_centered: bool,
     keeps_sum: bool,
     consumers: int = 1,
-    interpret: bool | pltpu.InterpretParams = False,
 ) -> tuple[Float[Array, "B L D"], ...]:
     """Return the norm of x + dropout(product + bias), once for each consumer.
 
@@ -69,7 +66,7 @@ def add_and_normalise(
     """
     if keys is None:
         rate, keys = 0.0, jnp.zeros(x.shape[0], jnp.uint32)
-    options = Options(rate, epsilon, is_centered, keeps_sum, consumers, interpret)
+    options = Options(rate, epsilon, is_centered, keeps_sum, consumers)
     return _normalise(x, product, bias, scale, offset, keys, options)
 
 
@@ -166,7 +163,6 @@ def _run(kernel, options, keys, vectors, arrays, num_arrays, num_sums):
                 x.size * x.dtype.itemsize for x in (*arrays, *out_shape)
             ),
         ),
-        interpret=options.interpret,
         name=f"residual{kernel.__name__}",
     )(keys, *(x[None] for x in vectors), *arrays)
 
