@@ -99,13 +99,12 @@ def load(path: str, shapes: Any) -> dict[str, Any]:
       UserError: The checkpoint lacks some of them.
     """
     source = restore.absolute(path)
-    loaded = checkpoints.load_params(source, shapes, part=distillation.TEACHER)
+    loaded = checkpoints.load_params(source, shapes[distillation.TEACHER])
     if loaded.new:
-        missing = loaded.new[0].removeprefix(f"{distillation.TEACHER}/")
         raise UserError(
-            f"the teacher {source} has no {missing}; use a checkpoint that was "
+            f"the teacher {source} has no {loaded.new[0]}; use a checkpoint that was "
             "pretrained to predict masked tokens",
             everywhere=True,
         )
     processes.say(f"teacher {loaded.describe(source)}")
-    return parameters.unflatten(loaded.params)
+    return {distillation.TEACHER: parameters.unflatten(loaded.params)}

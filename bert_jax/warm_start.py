@@ -187,14 +187,13 @@ def load_initial_params(
     loaded = checkpoints.load_params(source.path, tree)
     for head, other in ("mlm_head", "lm_head"), ("lm_head", "mlm_head"):
         if any(path.startswith(f"{head}/") for path in loaded.new):
-            also = checkpoints.load_params(
-                source.path, tree, part=head, stored_part=other
-            )
-            if any(path.startswith(f"{head}/") for path in also.new):
+            also = checkpoints.load_params(source.path, {other: tree[head]})
+            if also.new:
                 continue  # XLNet's `lm_head` is another one
+            renamed = {p.replace(other, head, 1): x for p, x in also.params.items()}
             loaded = restore.Loaded(
-                params=loaded.params | also.params,
-                new=sorted(set(loaded.new) & set(also.new)),
+                params=loaded.params | renamed,
+                new=[path for path in loaded.new if path not in renamed],
                 ignored=sorted(set(loaded.ignored) & set(also.ignored)),
             )
     processes.say(loaded.describe(source.path))

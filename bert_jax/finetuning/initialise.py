@@ -48,13 +48,11 @@ def load_initial_params(
     """Return the initial state with the pretrained encoder."""
     if config.random_init:
         return state
-    loaded = checkpoints.load_params(
-        source,
-        run.state_shapes.params,
-        part="encoder",
-        stored_part="encoder",
-    )
-    processes.say(loaded.describe(source))
+    shapes = run.state_shapes.params
+    # The head is new, even if the checkpoint has one of the same name.
+    loaded = checkpoints.load_params(source, {"encoder": shapes["encoder"]})
+    new = parameters.flatten(shapes).keys() - loaded.params.keys()
+    processes.say(dataclasses.replace(loaded, new=sorted(new)).describe(source))
     params = restore.merge(state.params, loaded)
     if config.reinit_layers:
         processes.say(f"  reinitialised: pooler and top {config.reinit_layers} layers")

@@ -173,10 +173,7 @@ def fingerprint(source: epath.Path) -> str:
     )
 
 
-def load_params(
-    source: epath.Path, shapes: Any, *, part: str = "", stored_part: str = ""
-) -> restore.Loaded:
+def load_params(source: epath.Path, shapes: Any) -> restore.Loaded:
     """See `restore.load_params`."""
-    if other := published(source):
-        return other.load_params(shapes, part, stored_part)
-    return restore.load_params(source, shapes, part=part, stored_part=stored_part)
+    other = published(source)
+    return other.load_params(shapes) if other else restore.load_params(source, shapes)

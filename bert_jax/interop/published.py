@@ -73,27 +73,25 @@ class Published:
             raise UserError(f"{self.source}: {name} has NaN or infinite values")
         return array
 
-    def load_params(self, shapes: Any, part: str, stored_part: str) -> restore.Loaded:
+    def load_params(self, shapes: Any) -> restore.Loaded:
         wanted = parameters.flatten(shapes)
-        prefix, stored_prefix = (f"{p}/" if p else "" for p in (part, stored_part))
         params: dict[str, jax.Array] = {}
         used: set[str] = set()
         with processes.raise_in_all():
             for path, leaf in wanted.items():
-                source = stored_prefix + path.removeprefix(prefix)
-                if not path.startswith(prefix) or source not in self.shapes:
+                if (shape := self.shapes.get(path)) is None:
                     continue
-                if self.shapes[source] != tuple(leaf.shape):
+                if shape != tuple(leaf.shape):
                     raise UserError(
-                        f"{self.source}: {source} has shape {self.shapes[source]}; the "
-                        f"model of this run has {tuple(leaf.shape)}"
+                        f"{self.source}: {path} has shape {shape}; the model of this "
+                        f"run has {tuple(leaf.shape)}"
                     )
-                value = self.parameter(source).astype(leaf.dtype, copy=False)
+                value = self.parameter(path).astype(leaf.dtype, copy=False)
                 # Each process fills the shards of its own devices.
                 params[path] = jax.make_array_from_callback(
                     value.shape, leaf.sharding, value.__getitem__
                 )
-                used.update(huggingface.names(source, self.spec))
+                used.update(huggingface.names(path, self.spec))
         return restore.Loaded(
             params=params,
             new=sorted(wanted.keys() - params.keys()),

@@ -142,17 +142,12 @@ class Loaded:
         return "\n".join(lines)
 
 
-def load_params(
-    checkpoint: epath.Path, shapes: Any, *, part: str = "", stored_part: str = ""
-) -> Loaded:
+def load_params(checkpoint: epath.Path, shapes: Any) -> Loaded:
     """Load the parameters whose paths are in `shapes`.
 
     Args:
       checkpoint: Folder, from `find`.
-      shapes: `jax.ShapeDtypeStruct`s with shardings, for all parameters of a model.
-      part: Path of the part of the model to load, such as "encoder"; "": the whole
-        model. The rest keeps its initial values, even if it is stored.
-      stored_part: Path of the part in the checkpoint.
+      shapes: `jax.ShapeDtypeStruct`s with shardings, for a model or a part of it.
 
     Raises:
       UserError: The checkpoint is damaged, or a parameter has another shape.
@@ -160,36 +155,28 @@ def load_params(
     stored = _read(checkpoint, stored_arrays, checkpoint, "params")
     sums = _read(checkpoint, stored_arrays, checkpoint, "checksums")["by_leaf"]
     wanted = parameters.flatten(shapes)
-    prefix, stored_prefix = (f"{p}/" if p else "" for p in (part, stored_part))
-    source = {
-        path: stored_prefix + path.removeprefix(prefix)
-        for path in wanted
-        if path.startswith(prefix)
-    }
-    loaded = sorted(path for path in source if source[path] in stored)
+    loaded = sorted(wanted.keys() & stored.keys())
     for path in loaded:
-        if problem := shape_mismatch(source[path], stored[source[path]], wanted[path]):
+        if problem := shape_mismatch(path, stored[path], wanted[path]):
             raise UserError(f"{checkpoint}: {problem}")
     # Embeddings that are stored as differences are loaded as sums.
-    requested = set(source.values())
     differences = {
         path: difference
         for path in loaded
-        if (difference := parameters.embedding_difference_path(source[path])) in stored
-        and difference not in requested
+        if (difference := parameters.embedding_difference_path(path)) in stored
+        and difference not in wanted
     }
     # Orbax matches trees, so the request has all stored paths, and a placeholder for
     # those that are not loaded.
     request = dict.fromkeys(stored, ocp.PLACEHOLDER)
-    request |= {source[path]: wanted[path] for path in loaded}
+    request |= {path: wanted[path] for path in loaded}
     request |= {difference: wanted[path] for path, difference in differences.items()}
     params = _read(checkpoint, _load_some, checkpoint, request, sums.shape)
-    used = {source[path] for path in loaded} | {*differences.values()}
     return Loaded(
-        params={path: params[source[path]] for path in loaded}
-        | {path: params[source[path]] + params[d] for path, d in differences.items()},
-        new=sorted(wanted.keys() - set(loaded)),
-        ignored=sorted(stored.keys() - used),
+        params={path: params[path] for path in loaded}
+        | {path: params[path] + params[d] for path, d in differences.items()},
+        new=sorted(wanted.keys() - stored.keys()),
+        ignored=sorted(stored.keys() - wanted.keys() - {*differences.values()}),
     )
 
 
