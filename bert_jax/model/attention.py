@@ -1,7 +1,5 @@
 """Multi-head self-attention (Vaswani et al. 2017, 3.2; BERT paper, 3)."""
 
-import functools
-
 import flax.linen as nn
 from jaxtyping import Array, Float, Int, UInt32
 
@@ -47,19 +45,16 @@ class SelfAttention(nn.Module):
           before dropout, float32, or None.
         """
         c = self.config
-        linear = functools.partial(
-            Linear, dtype=c.dtype, stddev=c.initializer_range, has_bias=c.linear_bias
-        )
 
         def project(source, name, num_heads):
             heads = ("heads", num_heads), ("head", c.head_size)
-            return linear(("embed",), heads, name=name).product_and_bias(source)
+            linear = Linear(c, heads, has_bias=c.linear_bias, name=name)
+            return linear.product_and_bias(source)
 
         query, query_bias = project(queries, "query", c.num_heads)  # [B, P, H, K]
         key, key_bias = project(x, "key", c.key_value_heads)  # [B, L, G, K]
         value, value_bias = project(x, "value", c.key_value_heads)
-        sources = query, key, value
-        biases = query_bias, key_bias, value_bias
+        sources, biases = (query, key, value), (query_bias, key_bias, value_bias)
         context = kernels.attend(
             c, *sources, biases, pattern, rotations, dropout_keys, query_positions
         )  # [B, P, H, K]

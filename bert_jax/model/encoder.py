@@ -53,12 +53,7 @@ class Encoder(nn.Module):
             raise ValueError("vocab_size is 0; set it to the tokenizer's size")
         self.embeddings = self.shared_embeddings or self.make_embeddings(c)
         if c.embedding_columns != c.hidden_size:
-            self.embedding_projection = Linear(
-                ("embed",),
-                (("hidden", c.hidden_size),),
-                c.dtype,
-                c.initializer_range,
-            )
+            self.embedding_projection = Linear(c, (("hidden", c.hidden_size),))
         self.layers = self.param("layers", layer_stack.init, self._init_block, c)
         if c.norm_placement == "pre":
             self.final_norm = norms.Norm(c)

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from bert_jax import config as config_lib
 from bert_jax.model import activations
-from bert_jax.model.linear import Linear, output_stddev
+from bert_jax.model.linear import Linear
 
 
 class FeedForward(nn.Module):
@@ -25,13 +25,8 @@ class FeedForward(nn.Module):
     ) -> tuple[Float[Array, "B L D"], Float[Array, " D"] | None]:
         """Return a float32 product and a bias, whose sum is the output."""
         c = self.config
-        linear = functools.partial(Linear, dtype=c.dtype, has_bias=c.linear_bias)
-        expand = functools.partial(
-            linear,
-            ("embed",),
-            (("mlp", c.intermediate_size),),
-            stddev=c.initializer_range,
-        )  # D to F
+        linear = functools.partial(Linear, c, has_bias=c.linear_bias)
+        expand = functools.partial(linear, (("mlp", c.intermediate_size),))  # D to F
         # One dimension for all rows: between products of three dimensions, a TPU would
         # copy the activation's input and output to another layout, in float32.
         rows = x.reshape(-1, c.hidden_size)  # [B L, D]
@@ -40,10 +35,8 @@ class FeedForward(nn.Module):
             y = activations.activate(y, c.activation)
         else:
             y = activations.activate(expand(name="gate")(rows), c.activation) * y
-        product, bias = linear(
-            ("mlp",),
-            (("embed", c.hidden_size),),
-            stddev=output_stddev(c),
-            name="output",
-        ).product_and_bias(y)
+        contract = linear(
+            (("embed", c.hidden_size),), ("mlp",), is_scaled=True, name="output"
+        )
+        product, bias = contract.product_and_bias(y)
         return product.reshape(x.shape), bias

@@ -21,7 +21,7 @@ from bert_jax.model.cross_entropy import VocabularyLogits
 from bert_jax.model.deberta.encoder import DebertaEncoder
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.inputs import Inputs
-from bert_jax.model.linear import Linear, output_stddev
+from bert_jax.model.linear import Linear
 from bert_jax.model.xlnet.encoder import XLNetEncoder
 
 
@@ -53,15 +53,10 @@ class PredictionHead(nn.Module):
             ("transform", c.embedding_columns),
         ]
         for name, columns in layers[2 - head.num_layers :]:
-            x = Linear(
-                ("embed",),
-                (("hidden", columns),),
-                c.dtype,
-                output_stddev(c),
-                head.bias,
-                name=name,
-            )(x)
-            x = activations.activate(x, c.head_activation)
+            dense = Linear(
+                c, (("hidden", columns),), has_bias=head.bias, is_scaled=True, name=name
+            )
+            x = activations.activate(dense(x), c.head_activation)
         if head.norm:
             x = norms.Norm(c, name="layer_norm")(x)
         table = token_embedding
@@ -85,9 +80,7 @@ class Classifier(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows C"]:
         """Return the logits."""
-        c = self.config
-        classes = (("class", self.num_classes),)
-        linear = Linear(("embed",), classes, c.dtype, c.initializer_range)
+        linear = Linear(self.config, (("class", self.num_classes),))
         nn.share_scope(self, linear)
         return products.add_bias(*linear.product_and_bias(x))
 

@@ -11,17 +11,18 @@ from bert_jax.model import products
 
 
 class Linear(nn.Module):
-    """A product with a kernel, and a bias."""
+    """A product with a kernel, and a bias, in the encoder's type."""
 
-    inputs: tuple[str, ...]  # names of the input's trailing dimensions, contracted
+    config: config_lib.EncoderConfig
     outputs: tuple[tuple[str, int], ...]  # names and sizes of the new dimensions
-    dtype: str  # type of the factors, and of the result
-    stddev: float  # standard deviation of the kernel's initial values
+    # Names of the input's trailing dimensions, which are contracted.
+    inputs: tuple[str, ...] = ("embed",)
     has_bias: bool = True
+    is_scaled: bool = False  # whether `depth_scaled_init` applies to the kernel
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Return the product plus the bias."""
-        return products.add_bias(*self.product_and_bias(x)).astype(self.dtype)
+        return products.add_bias(*self.product_and_bias(x)).astype(self.config.dtype)
 
     @nn.compact
     def product_and_bias(
@@ -31,11 +32,15 @@ class Linear(nn.Module):
 
         For callers that fuse adding the bias with their next operation.
         """
+        c = self.config
+        stddev = c.initializer_range
+        if self.is_scaled and c.depth_scaled_init:
+            stddev /= (2 * c.num_layers) ** 0.5
         split = x.ndim - len(self.inputs)
         rows, contracted = x.shape[:split], x.shape[split:]
         names = tuple(name for name, _ in self.outputs)
         sizes = tuple(size for _, size in self.outputs)
-        kernel_init = initializer(self.stddev, (*self.inputs, *names))
+        kernel_init = initializer(stddev, (*self.inputs, *names))
         kernel = self.param("kernel", kernel_init, (*contracted, *sizes))
         bias = None
         if self.has_bias:
@@ -44,7 +49,7 @@ class Linear(nn.Module):
         y = products.linear(
             x.reshape(math.prod(rows), math.prod(contracted)),
             kernel.reshape(math.prod(contracted), math.prod(sizes)),
-            jnp.dtype(self.dtype),
+            jnp.dtype(c.dtype),
         )
         return y.reshape(*rows, *sizes), bias
 
@@ -61,17 +66,10 @@ def initializer(stddev: float, names: tuple[str, ...]) -> nn.initializers.Initia
 def attention_output(config: config_lib.EncoderConfig, has_bias: bool) -> Linear:
     """Return the layer from the heads of attention to hidden states."""
     return Linear(
-        ("heads", "head"),
+        config,
         (("embed", config.hidden_size),),
-        config.dtype,
-        output_stddev(config),
+        ("heads", "head"),
         has_bias,
+        is_scaled=True,
         name="output",
     )
-
-
-def output_stddev(config: config_lib.EncoderConfig) -> float:
-    """Return the initial deviation of kernels that `depth_scaled_init` applies to."""
-    if not config.depth_scaled_init:
-        return config.initializer_range
-    return config.initializer_range / (2 * config.num_layers) ** 0.5

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from bert_jax import config as config_lib
 from bert_jax.model import activations, norms
-from bert_jax.model.linear import Linear, output_stddev
+from bert_jax.model.linear import Linear
 
 # Activations that only poolers have.
 _FUNCTIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
@@ -23,13 +23,8 @@ class Pooler(nn.Module):
         """Apply the layers to some vectors."""
         c, pooler = self.config, self.config.pooler
         if pooler.activation:
-            dense = Linear(
-                ("embed",),
-                (("hidden", c.hidden_size),),
-                c.dtype,
-                output_stddev(c),
-                pooler.bias,
-            )
+            columns = (("hidden", c.hidden_size),)
+            dense = Linear(c, columns, has_bias=pooler.bias, is_scaled=True)
             nn.share_scope(self, dense)
             if pooler.activation in _FUNCTIONS:
                 x = _FUNCTIONS[pooler.activation](dense(x))

@@ -30,9 +30,7 @@ class ReplacedTokensModel(nn.Module):
             self.generator_config, shared_embeddings=self.encoder.embeddings
         )
         self.generator_head = heads.PredictionHead(self.generator_config)
-        self.discriminator_transform = Linear(
-            ("embed",), (("hidden", c.hidden_size),), c.dtype, c.initializer_range
-        )
+        self.discriminator_transform = Linear(c, (("hidden", c.hidden_size),))
         self.discriminator = heads.Classifier(c, 1)
 
     def __call__(

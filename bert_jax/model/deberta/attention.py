@@ -63,9 +63,8 @@ class DisentangledAttention(nn.Module):
         c = self.config
         length = x.shape[1]
         heads = ("heads", c.num_heads), ("head", c.head_size)
-        linear = functools.partial(Linear, dtype=c.dtype, stddev=c.initializer_range)
         to_query, to_key, to_value = (
-            linear(("embed",), heads, name=name) for name in ("query", "key", "value")
+            Linear(c, heads, name=name) for name in ("query", "key", "value")
         )
         mask = pattern.mask(query_positions)[:, None]  # [B, 1, P or 1, L]
         keys = plain_attention.dropout_keys(

@@ -95,14 +95,7 @@ class RelativeAttention(nn.Module):
         length = pattern.is_token.shape[1]
         tokens = x[:, :length]
         heads = (("heads", c.num_heads), ("head", c.head_size))
-        project = functools.partial(
-            linear.Linear,
-            ("embed",),
-            heads,
-            c.dtype,
-            c.initializer_range,
-            has_bias=False,
-        )
+        project = functools.partial(linear.Linear, c, heads, has_bias=False)
         query = project(name="query")(queries)  # [B, Q, H, K]
         key = project(name="key")(tokens)  # [B, L, H, K]
         value = project(name="value")(tokens)  # [B, L, H, K]
