@@ -337,6 +337,18 @@ def test_flops_of_parts():
             r"^pooler\.pooling=mean does not go with positions=relative; .* 'cls'",
         ),
         ({"prediction_head": HEAD(width=8)}, r"head\.width=8 .*head\.num_layers=1"),
+        *(
+            ({"positions": "relative"} | change, rf"{message}.*positions=relative")
+            for change, message in (
+                ({"causal": True}, "causal=True"),
+                ({"feed_forward": "gated"}, "feed_forward=gated"),
+                ({"norm_placement": "pre"}, "norm_placement=pre"),
+                ({"embedding_size": 16}, "embedding_size=16"),
+                ({"embedding_norm": False}, "embedding_norm=False"),
+                ({"type_vocab_size": 1}, "type_vocab_size=1"),
+                ({"hidden_size": 33, "num_heads": 3}, "hidden_size=33 must be even"),
+            )
+        ),
     ],
     ids=str,
 )

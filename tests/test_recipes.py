@@ -80,30 +80,6 @@ def test_steps_have_the_tokens_of_the_papers(name, tokens, billions):
     assert seen == pytest.approx(billions, rel=1e-3)
 
 
-def test_the_second_stage_of_neobert_has_a_tenth_of_the_rate():
-    """Section 3.3, "Optimization", and the constant of trainer_phase_2.py."""
-    first, second = build("neobert").phases
-    assert second.learning_rate == pytest.approx(first.learning_rate / 10)
-
-
-def test_distillation_has_the_optimizer_of_distilberts_code():
-    """The defaults of train.py, and the betas of distiller.py."""
-    got = build("distillation").optimizer
-    assert (got.learning_rate, got.warmup_fraction) == (5e-4, 0.05)
-    assert (got.beta1, got.beta2, got.epsilon) == (0.9, 0.98, 1e-6)
-    assert (got.weight_decay, got.clip_norm) == (0.0, 5.0)
-
-
-def test_stages_of_ettin_have_the_rotary_bases_of_its_configs():
-    """rotary_emb_base and local_attn_rotary_emb_base, by default the former."""
-    for variant in ("17m", "32m", "68m", "150m", "400m", "1b"):
-        built = build(f"modernbert:ettin_{variant}")
-        stages = [built.of_phase(i).encoder for i in (0, -2, -1)]
-        bases = [(each.rotary_base, each.local_rotary_base) for each in stages]
-        local = 10_000 if variant == "17m" else 160_000
-        assert bases == [(10_000, 10_000), (160_000, local), (160_000, 160_000)]
-
-
 def test_rows_of_one_segment_leave_out_no_text():
     """A short row drops the rest of its chunk."""
     for name in NAMES:

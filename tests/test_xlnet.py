@@ -18,8 +18,6 @@ from toy import (
     relative_distance,
 )
 
-from bert_jax import config as config_lib
-from bert_jax.errors import UserError
 from bert_jax.interop import families, huggingface
 from bert_jax.model import randomness
 from bert_jax.model.heads import make_encoder
@@ -233,23 +231,3 @@ def test_rows_without_tokens_and_of_one():
     mask = jnp.array([[False] * 4, [True, False, False, False]])
     encoded = make_encoder(SHORT).apply({"params": params}, Inputs(ids, mask))
     assert np.isfinite(encoded.hidden).all()
-
-
-# ---- refused configs
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"causal": True}, r"causal=True does not go with .*positions=relative"),
-        ({"feed_forward": "gated"}, "feed_forward=gated .* must be .plain"),
-        ({"norm_placement": "pre"}, "norm_placement=pre .* must be .post"),
-        ({"embedding_size": 16}, "embedding_size=16 .* must be 0"),
-        ({"embedding_norm": False}, "embedding_norm=False .* must be True"),
-        ({"type_vocab_size": 1}, "type_vocab_size=1 .* must be 2"),
-        ({"hidden_size": 33, "num_heads": 3}, "hidden_size=33 must be even"),
-    ],
-)
-def test_fields_that_contradict_relative_positions(change, message):
-    with pytest.raises(UserError, match=message):
-        config_lib.check(dataclasses.replace(XLNET, **change))
