@@ -246,9 +246,7 @@ def test_a_query_without_keys_has_no_output_and_no_gradient(
 
 @pytest.mark.parametrize("rotary", [False, True])
 def test_kernels_run_on_the_rows_and_heads_of_a_device(rotary, interpreted_kernels):
-    def attend(encoder, sources, biases, *more):
-        return kernels_lib.attend(encoder, *sources, biases, *more)
-
+    attend = kernels_lib.attend
     case = Case(4, rows=4, rate=0.1, documents=True, rotary=rotary)
     with sharding.use(sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))):
         got = output_and_gradients(case, attend)
@@ -280,7 +278,7 @@ def test_cudnn_runs_on_the_rows_and_heads_of_a_device(documents, monkeypatch):
         def total(sources):
             pattern = AttentionPattern(*rows)
             arguments = NO_BIASES, pattern, None, None
-            context = kernels_lib.attend(case.encoder, *sources, *arguments)
+            context = kernels_lib.attend(case.encoder, sources, *arguments)
             return jnp.sum(context.astype(jnp.float32))
 
         value, gradients = jax.value_and_grad(total)(sources)
@@ -288,7 +286,7 @@ def test_cudnn_runs_on_the_rows_and_heads_of_a_device(documents, monkeypatch):
 
     summed = sharding.sum_over_replicas(differentiate, mesh, jnp.float32)
     pattern = case.pattern()
-    batch = case.arrays()[:3], pattern.is_token, pattern.documents
+    batch = tuple(case.arrays()[:3]), pattern.is_token, pattern.documents
     with sharding.use(mesh):
         traced = jax.jit(summed).trace(None, batch, None, None)
         cuda = traced.lower(lowering_platforms=("cuda",)).as_text()
@@ -318,7 +316,7 @@ def tpu_decision(
 
     def total(*arrays):
         pattern, keys = case.pattern(), case.keys()
-        context = kernels_lib.attend(encoder, *arrays, NO_BIASES, pattern, None, keys)
+        context = kernels_lib.attend(encoder, arrays, NO_BIASES, pattern, None, keys)
         return jnp.sum(context.astype(jnp.float32))
 
     with sharding.use(mesh):
@@ -387,7 +385,7 @@ def test_tpus_use_the_kernel_for_many_positions_of_global_attention(
 
     def attend(*sources):
         return kernels_lib.attend(
-            encoder, *sources, NO_BIASES, case.pattern(), None, case.keys(), positions
+            encoder, sources, NO_BIASES, case.pattern(), None, case.keys(), positions
         )
 
     traced = jax.jit(attend).trace(query[:, :queries], key, value)
@@ -466,7 +464,7 @@ def test_attention_in_bfloat16_compiles_for_old_tpus(name):
 
     def attend(*sources):
         return kernels_lib.attend(
-            case.encoder, *sources, NO_BIASES, case.pattern(), None, None
+            case.encoder, sources, NO_BIASES, case.pattern(), None, None
         )
 
     with sharding.use(mesh):
@@ -486,7 +484,7 @@ def test_programs_for_gpus_call_cudnn(length, documents, causal, monkeypatch):
 
     def total(*arrays):
         context = kernels_lib.attend(
-            case.encoder, *arrays, NO_BIASES, case.pattern(), None, None
+            case.encoder, arrays, NO_BIASES, case.pattern(), None, None
         )
         return jnp.sum(context.astype(jnp.float32))
 

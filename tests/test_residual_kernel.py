@@ -1,6 +1,7 @@
 """The TPU kernel of dropout, residual and norm: equal to the plain path, compiled."""
 
 import dataclasses
+import functools
 import re
 
 import flax.linen as nn
@@ -14,7 +15,7 @@ from plans import count_kernels
 
 from bert_jax import config
 from bert_jax.model import randomness
-from bert_jax.model.kernels import residual, tpu_residual
+from bert_jax.model.kernels import residual
 from bert_jax.planning import topology
 from bert_jax.training import sharding
 
@@ -22,21 +23,12 @@ from bert_jax.training import sharding
 RESULTS = 2
 
 
-def by_kernel(encoder, *arrays):
+def by_kernel(encoder, *arrays, apply=residual._tpu):
     keeps_sum = encoder.norm_placement == "pre"
-    return tpu_residual.add_and_normalise(
-        *arrays,
-        rate=encoder.dropout_rate,
-        epsilon=encoder.layer_norm_epsilon,
-        is_centered=encoder.norm == "layer",
-        keeps_sum=keeps_sum,
-        consumers=RESULTS - keeps_sum,
-    )
+    return apply(encoder, keeps_sum, RESULTS - keeps_sum, *arrays)
 
 
-def plain(encoder, *arrays):
-    keeps_sum = encoder.norm_placement == "pre"
-    return residual._plain(encoder, keeps_sum, RESULTS - keeps_sum, *arrays)
+plain = functools.partial(by_kernel, apply=residual._plain)
 
 
 def encoder_of(size, rate=0.1, dtype="float32", **fields):

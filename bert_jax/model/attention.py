@@ -55,14 +55,10 @@ class SelfAttention(nn.Module):
         key, key_bias = project(x, "key", c.key_value_heads)  # [B, L, G, K]
         value, value_bias = project(x, "value", c.key_value_heads)
         sources, biases = (query, key, value), (query_bias, key_bias, value_bias)
-        context = kernels.attend(
-            c, *sources, biases, pattern, rotations, dropout_keys, query_positions
-        )  # [B, P, H, K]
+        arguments = c, sources, biases, pattern, rotations
+        context = kernels.attend(*arguments, dropout_keys, query_positions)
         output = attention_output(c, c.linear_bias)
         product, bias = output.product_and_bias(context)  # [B, P, D]
         if not return_probabilities:
             return product, bias, None
-        probabilities = kernels.probabilities(
-            c, sources, biases, pattern, rotations, query_positions
-        )
-        return product, bias, probabilities
+        return product, bias, kernels.probabilities(*arguments, query_positions)

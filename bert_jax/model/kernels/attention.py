@@ -24,9 +24,7 @@ _HEADS = ("batch", "length", "heads", None)
 
 def attend(
     config: config_lib.EncoderConfig,
-    query: Float[Array, "B P H K"],
-    key: Float[Array, "B L G K"],
-    value: Float[Array, "B L G K"],
+    sources: tuple[Float[Array, "B _ _ K"], ...],
     biases: tuple[Float[Array, "_ K"] | None, ...],
     pattern: AttentionPattern,
     rotations: rotary.Rotations | None,
@@ -37,17 +35,17 @@ def attend(
 
     Args:
       config: Encoder.
-      query: Queries; like keys and values they may be float32 products whose bias is
-        still to be added, and are rounded to `config.dtype` afterwards.
-      key: Keys; each serves H / G adjacent heads of queries.
-      value: Values, likewise.
-      biases: Biases of queries, keys and values; None for no bias.
+      sources: Queries [B, P, H, K], keys [B, L, G, K] and values [B, L, G, K]. A head
+        of keys and values serves H / G adjacent heads of queries. They may be float32
+        products whose bias is still to be added.
+      biases: Biases of queries, keys and values; None for no bias. The sums are rounded
+        to `config.dtype`.
       pattern: Rules for which keys each query sees.
       rotations: Rotations of all positions; None without rotary positions.
       dropout_keys: Keys of the rows for dropout of the probabilities; None for none.
       query_positions: Positions of the queries in their rows; None: all, and P is L.
     """
-    arrays = (query, key, value), biases, pattern, rotations, dropout_keys
+    arrays = sources, biases, pattern, rotations, dropout_keys
     if query_positions is not None:
         arrays = *arrays, query_positions
     kernels = {}
@@ -55,8 +53,8 @@ def attend(
         decision = decisions.attention(
             config,
             platform,
-            *key.shape[:2],
-            queries=None if query_positions is None else query.shape[1],
+            *sources[1].shape[:2],
+            queries=None if query_positions is None else sources[0].shape[1],
             is_local=pattern.window is not None,
             has_dropout=dropout_keys is not None and config.attention_dropout_rate > 0,
         )
@@ -83,17 +81,13 @@ def _tpu(
         query_positions = jnp.pad(query_positions, ((0, 0), padding))
     # `remat="attention"` changes nothing: the kernel recomputes scores anyway.
     context = tpu_attention.attend(
-        query,
-        key,
-        value,
+        config,
+        (query, key, value),
         tuple(_repeat_for_heads(config, bias).reshape(-1) for bias in biases),
         pattern,
         rotations,
         dropout_keys,
         query_positions,
-        dtype=jnp.dtype(config.dtype),
-        head_size=config.head_size,
-        rate=config.attention_dropout_rate,
     )
     shape = sources[0].shape
     return context[:, : shape[1]].reshape(shape)

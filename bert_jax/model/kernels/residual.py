@@ -84,17 +84,16 @@ def _plain(config, keeps_sum, consumers, x, product, bias, scale, offset, keys):
 
 
 def _tpu(config, keeps_sum, consumers, x, product, bias, scale, offset, keys):
-    zeros = jnp.zeros(x.shape[-1:])
-    return tpu_residual.add_and_normalise(
-        x,
-        product,
-        zeros if bias is None else bias,
-        scale,
-        zeros if offset is None else offset,
-        keys,
-        rate=config.dropout_rate,
+    options = tpu_residual.Options(
+        rate=0.0 if keys is None else config.dropout_rate,
         epsilon=config.layer_norm_epsilon,
         is_centered=config.norm == "layer",
         keeps_sum=keeps_sum,
         consumers=consumers,
+    )
+    zeros = jnp.zeros(x.shape[-1:])
+    bias, offset = (zeros if vector is None else vector for vector in (bias, offset))
+    keys = jnp.zeros(x.shape[0], jnp.uint32) if keys is None else keys
+    return tpu_residual.add_and_normalise(
+        x, product, bias, scale, offset, keys, options
     )

@@ -33,6 +33,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int, UInt32
 
+from bert_jax import config as config_lib
 from bert_jax.model import dropout, randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import per_device, tpu_rotations
@@ -64,45 +65,38 @@ _REPEATED_ROTATIONS = (None, None, "length", None)
 
 
 def attend(
-    query: Float[Array, "B P D"],
-    key: Float[Array, "B L D"],
-    value: Float[Array, "B L D"],
+    config: config_lib.EncoderConfig,
+    sources: tuple[Float[Array, "B _ D"], ...],
     biases: tuple[Float[Array, " D"], ...],
     pattern: AttentionPattern,
     rotations: rotary.Rotations | None,
     dropout_keys: UInt32[Array, " B"] | None,
     query_positions: Int[Array, "B P"] | None = None,
-    *,
-    dtype: jnp.dtype,
-    head_size: int,
-    rate: float,
 ) -> Float[Array, "B P D"]:
     """Return softmax(Q K^T / sqrt(K)) V of each head, with dropout.
 
     Args:
-      query: Queries; each head has `head_size` adjacent columns. L, P and D are
-        multiples of 128.
-      key: Keys, likewise.
-      value: Values, likewise.
-      biases: Biases that are still to be added to queries, keys and values.
+      config: Encoder.
+      sources: Queries [B, P, D], keys [B, L, D] and values [B, L, D] of all heads. L, P
+        and D are multiples of 128.
+      biases: Biases that are still to be added to them, before they are rounded to the
+        encoder's type.
       pattern: Rules for which keys each query sees.
       rotations: Rotations of queries and keys. If they have fewer rows than the batch,
         they repeat. None without rotary positions.
       dropout_keys: A key for each row; None for no dropout.
       query_positions: Positions of the queries in their rows, for patterns that are not
         causal, without window and without dropout; None: all, and P is L.
-      dtype: Type that the sums with the biases are rounded to.
-      head_size: One of `decisions.HEAD_SIZES`.
-      rate: Rate of dropout of the probabilities.
     """
-    batch, length, size = key.shape
+    batch, length, size = sources[1].shape
+    head_size = config.head_size
     options = scores_lib.Options(
         head_size=head_size,
-        rate=0.0 if dropout_keys is None else rate,
+        rate=0.0 if dropout_keys is None else config.attention_dropout_rate,
         causal=pattern.causal,
         window=pattern.window,
         packed=pattern.documents is not None,
-        query_piece=_piece_size(query.shape[1], pattern.window),
+        query_piece=_piece_size(sources[0].shape[1], pattern.window),
         key_piece=_piece_size(length, pattern.window),
     )
     if dropout_keys is None:
@@ -126,8 +120,8 @@ def attend(
         inputs |= {
             name: tpu_rotations.factors(x, head_size) for name, x in rotated.items()
         }
-    sources = tuple(x.astype(jnp.float32) for x in (query, key, value))
-    return _attend(sources, biases, inputs, jnp.dtype(dtype), options)
+    sources = tuple(x.astype(jnp.float32) for x in sources)
+    return _attend(sources, biases, inputs, jnp.dtype(config.dtype), options)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))

@@ -43,35 +43,22 @@ class Options:
     consumers: int  # number of copies of the normalised sum; one with `keeps_sum`
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
 def add_and_normalise(
     x: Float[Array, "B L D"],
     product: Float[Array, "B L D"] | None,
     bias: Float[Array, " D"],
     scale: Float[Array, " D"],
     offset: Float[Array, " D"],
-    keys: UInt32[Array, " B"] | None,
-    *,
-    rate: float,
-    epsilon: float,
-    is_centered: bool,
-    keeps_sum: bool,
-    consumers: int = 1,
+    keys: UInt32[Array, " B"],
+    options: Options,
 ) -> tuple[Float[Array, "B L D"], ...]:
     """Return the norm of x + dropout(product + bias), once for each consumer.
 
     The sum of the float32 product and its bias is rounded to the type of `x`. Without a
     product, the norm of x is returned. `scale` and `offset` belong to the norm.
-    There is a key for each row, and None for no dropout. `Options` describes the other
-    arguments; with `keeps_sum`, the sum comes before its norm.
+    There is a key for each row. With `keeps_sum`, the sum comes before its norm.
     """
-    if keys is None:
-        rate, keys = 0.0, jnp.zeros(x.shape[0], jnp.uint32)
-    options = Options(rate, epsilon, is_centered, keeps_sum, consumers)
-    return _normalise(x, product, bias, scale, offset, keys, options)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
-def _normalise(x, product, bias, scale, offset, keys, options):
     return _normalise_forward(x, product, bias, scale, offset, keys, options)[0]
 
 
@@ -111,7 +98,7 @@ def _normalise_backward(options, residuals, gradients):
     return rows[0], rows[-1].astype(jnp.float32), d_bias, d_scale, d_offset, None
 
 
-_normalise.defvjp(_normalise_forward, _normalise_backward)
+add_and_normalise.defvjp(_normalise_forward, _normalise_backward)
 
 
 def _run_forward(options, keys, scale, offset, *addends):
