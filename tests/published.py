@@ -10,9 +10,10 @@ import tempfile
 
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 import sentencepiece
 
-from bert_jax.interop import checkpoints, huggingface, safetensors
+from bert_jax.interop import checkpoints, huggingface
 from bert_jax.model import heads, parameters
 from bert_jax.model.inputs import Inputs
 
@@ -72,11 +73,16 @@ def folder(case):
 
 def arrays_of(folder):
     """All arrays in the safetensors files of a folder, by name."""
-    return {
-        name: array.read().copy()  # the file may be overwritten
-        for path in sorted(folder.glob("*.safetensors"))
-        for name, array in safetensors.read(path).items()
-    }
+    arrays = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        arrays |= safetensors.numpy.load_file(path)
+    return arrays
+
+
+def write_arrays(folder, arrays):
+    """Write the arrays of a folder in place of those that it has."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    safetensors.numpy.save_file(arrays, folder / "model.safetensors")
 
 
 def sentencepiece_of_albert(folder, documents):

@@ -10,7 +10,7 @@ import tokenizers
 
 from bert_jax import prediction
 from bert_jax.errors import UserError
-from bert_jax.interop import checkpoints, convert, safetensors
+from bert_jax.interop import checkpoints, convert
 from bert_jax.interop import published as published_lib
 
 
@@ -196,7 +196,7 @@ def test_weights_that_are_no_finite_numbers_are_refused(folder, tmp_path):
         (nan.view(np.int32), f"{name} has dtype int32; weights must be float16"),
     ):
         changed = arrays | {name: value}
-        safetensors.write(source / "model.safetensors", changed, changed.items())
+        published.write_arrays(source, changed)
         for use in (
             lambda: list(prediction.load(source).features(["aa ab"])),
             lambda: convert.convert(str(source), str(tmp_path / "out"), "huggingface"),
@@ -210,14 +210,10 @@ def test_missing_and_damaged_files_are_refused(folder):
     source = folder("pretraining")
     file, kept = source / "model.safetensors", source / "kept"
     content = file.read_bytes()
-    length = int.from_bytes(content[:8], "little")
     for damaged, message in (
-        (content[:-1], "model.safetensors cannot be used: it is truncated"),
-        (content[: 8 + length], "it is truncated: the arrays have 0 bytes"),
-        (content[:100], "it ends inside its header"),
-        (b"", "it ends inside its header"),
-        (content.replace(b"F32", b"X32"), "is of type X32; bert_jax reads F64, F32"),
-        (content.replace(b'"shape":[45,32]', b'"shape":[45,33]'), "is said to have"),
+        (content[:-1], "model.safetensors cannot be used: .*; fetch the file again"),
+        (b"", "model.safetensors cannot be used: .*; fetch the file again"),
+        (content.replace(b"F32", b"U32"), "is of type U32; bert_jax reads F64, F32"),
     ):
         file.write_bytes(damaged)
         refused(source, message)
@@ -280,7 +276,7 @@ def test_arrays_of_other_shapes_are_refused(folder):
     ):
         changed = {**arrays, name: value}
         kept = {key: array for key, array in changed.items() if array is not None}
-        safetensors.write(source / "model.safetensors", kept, kept.items())
+        published.write_arrays(source, kept)
         refused(source, message)
 
 
@@ -425,10 +421,10 @@ def test_a_model_whose_pairs_have_one_segment(folder):
     arrays = published.arrays_of(source)
     name = "bert.embeddings.token_type_embeddings.weight"
     equal = arrays | {name: arrays[name][[0, 0]]}
-    safetensors.write(source / "model.safetensors", equal, equal.items())
+    published.write_arrays(source, equal)
     pairs = [("aa ab", "ac"), ("b", "ba bb")]
     expected = [each.probabilities for each in prediction.load(source).classify(pairs)]
-    safetensors.write(source / "model.safetensors", arrays, arrays.items())
+    published.write_arrays(source, arrays)
     two = prediction.load(source).classify(pairs)
     assert [each.probabilities for each in two] != expected
     settings = source / "tokenizer_config.json"

@@ -20,7 +20,7 @@ from other_pipelines import BUILDERS, hostile_texts
 from bert_jax import config as config_lib
 from bert_jax import prediction
 from bert_jax.errors import UserError
-from bert_jax.interop import checkpoints, configs, convert, safetensors, vocabularies
+from bert_jax.interop import checkpoints, configs, convert, vocabularies
 
 CONFIGS = json.loads((published.FIXTURES / "published_configs.json").read_text())
 SIZES = (
@@ -161,7 +161,7 @@ def test_the_files_of_a_nomicbert(tmp_path):
         del arrays[name]
     copy = arrays["bert.embeddings.word_embeddings.weight"]
     arrays["cls.predictions.decoder.weight"] = copy
-    safetensors.write(folder / "model.safetensors", arrays, arrays.items())
+    published.write_arrays(folder, arrays)
     values = CONFIGS["nomicbert"] | {"n_embd": 16, "n_head": 2, "n_inner": 20}
     values |= {"n_layer": 2, "n_positions": 20, "rotary_emb_base": 50}
     values |= {"vocab_size": rows}

@@ -128,11 +128,9 @@ def _huggingface(
 ) -> list[str]:
     is_bare = spec.name == spec.family.classes[BARE].name
     prefix = spec.family.prefix if is_bare else ""
-    shapes = {name: x.shape for name, x in _arrays(checkpoint, spec, as_zeros=True)}
-    types = {
-        name.removeprefix(prefix): jax.ShapeDtypeStruct(shape, np.float32)
-        for name, shape in sorted(shapes.items())
-    }
+    zeros = _arrays(checkpoint, spec, as_zeros=True)
+    shapes = {name.removeprefix(prefix): array.shape for name, array in zeros}
+    shapes = dict(sorted(shapes.items()))
     arrays = ((n.removeprefix(prefix), array) for n, array in _arrays(checkpoint, spec))
     values = {
         "architectures": [spec.name],
@@ -141,7 +139,7 @@ def _huggingface(
         "mask_token_id": checkpoint.metadata.tokenizer.mask_id,
         **model_classes.labels(checkpoint.metadata),
     }
-    safetensors.write(folder / huggingface_folder.ARRAYS, types, arrays)
+    safetensors.write(folder / huggingface_folder.ARRAYS, shapes, arrays)
     json_files.write(folder / huggingface_folder.CONFIG, values)
     vocabularies.write(
         checkpoint.metadata.tokenizer,
@@ -151,7 +149,7 @@ def _huggingface(
     )
     text = card.text(checkpoint.source, checkpoint.metadata, spec)
     (folder / "README.md").write_text(text, encoding="utf-8")
-    return list(types)
+    return list(shapes)
 
 
 def _tensorflow(
