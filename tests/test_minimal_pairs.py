@@ -193,7 +193,7 @@ def test_names_and_titles_may_have_any_letters(tmp_path):
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("{", "pairs.jsonl, line 2 is not JSON"),
+        ("{", "pairs.jsonl, line 2: not JSON"),
         ('{"sentence_good": "au"}', "pairs.jsonl, line 2 has no text 'sentence_bad'"),
         ('{"sentence_good": "au", "sentence_bad": ""}', "line 2: '' has no tokens"),
         (

@@ -47,14 +47,7 @@ def read(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for where, line in input_files.read_lines(name):
         if not line.strip():
             continue
-        try:
-            pair = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{where} is not JSON: {error}") from error
-        fields = pair if isinstance(pair, dict) else {}
-        # UTF-8 and pictures cannot have it.
-        if task_files.has_lone_surrogate(json.dumps(fields, ensure_ascii=False)):
-            raise UserError(f"{where}: {task_files.LONE_SURROGATE}")
+        fields = task_files.json_object(line, where)
         for field in (GOOD, BAD):
             if not isinstance(fields.get(field), str):
                 raise UserError(f"{where} has no text {field!r}")

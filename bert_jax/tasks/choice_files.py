@@ -66,7 +66,7 @@ def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
     """
     path = os.fspath(path)
     ending = task_files.check_ending(path, (".csv", ".jsonl", ".json"))
-    parse = _read_csv if ending == ".csv" else _read_json_lines
+    parse = _read_csv if ending == ".csv" else task_files.json_objects
     questions, skipped = [], 0
     for line, fields in parse(path, task_files.read(path)):
         if fields is None:
@@ -93,8 +93,8 @@ def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
 
 
 def _question(path: str, line: int, fields: dict[str, Any]) -> Question:
-    """Return a question with the fields of this module's JSON lines."""
-    where = f"{path}, line {line}"
+    """Return a question with the fields of a line, of CSV or JSON."""
+    where, fields = f"{path}, line {line}", _from_arc(fields)
     question, choices = fields.get("question"), fields.get("choices")
     texts = [question, *choices] if isinstance(choices, list) else [None]
     if not all(isinstance(text, str) for text in texts):
@@ -107,10 +107,8 @@ def _question(path: str, line: int, fields: dict[str, Any]) -> Question:
     return Question(line, question, tuple(choices), answer)
 
 
-# The parsers yield the line and the fields of questions, or None for a lost answer.
-
-
 def _read_csv(path: str, text: str) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Yield the line and the fields of each question, or None for a lost answer."""
     rows = [(line, row) for line, row in task_files.csv_rows(path, text) if row]
     header = rows[0][1] if rows else [""]
     if not _SWAG_NEEDS & set(header):
@@ -173,11 +171,6 @@ def _read_arc(
         yield line, asked
 
 
-def _read_json_lines(path: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, fields in task_files.json_objects(path, text):
-        yield line, _from_arc(fields)
-
-
 def _find_answer(where: str, choices: list[str], answer: object) -> int:
     if type(answer) is int and 0 <= answer < len(choices):
         return answer
@@ -200,7 +193,10 @@ def _find_answer(where: str, choices: list[str], answer: object) -> int:
 
 
 def _from_arc(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a question of ARC's JSON lines in the format of this module."""
+    """Return a question of ARC's JSON lines in the format of this module.
+
+    Other fields are returned as they are.
+    """
     question, choices = fields.get("question"), fields.get("choices")
     try:
         if isinstance(question, dict):

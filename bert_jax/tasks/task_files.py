@@ -163,19 +163,25 @@ def csv_rows(path: str | os.PathLike, text: str) -> list[tuple[int, list[str]]]:
 def json_objects(path: str | os.PathLike, text: str) -> Iterator[tuple[int, dict]]:
     """Yield the objects of JSON lines, each with the number of its line."""
     for line, content in enumerate(text.split("\n"), 1):
-        if not content.strip():
-            continue
-        try:
-            fields = json.loads(content, object_pairs_hook=_unique_names)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {line}: not JSON: {error}") from error
-        if has_lone_surrogate(json.dumps(fields, ensure_ascii=False)):
-            raise UserError(f"{path}, line {line}: {LONE_SURROGATE}")
-        if not isinstance(fields, dict):
-            raise UserError(
-                f"{path}, line {line}: {shorten(content)} is not a JSON object"
-            )
-        yield line, fields
+        if content.strip():
+            yield line, json_object(content, f"{path}, line {line}")
+
+
+def json_object(text: str, where: str) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Raises:
+      UserError: The text is no JSON object, repeats a name, or has a lone surrogate.
+    """
+    try:
+        fields = json.loads(text, object_pairs_hook=_unique_names)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: not JSON: {error}") from error
+    if has_lone_surrogate(json.dumps(fields, ensure_ascii=False)):
+        raise UserError(f"{where}: {LONE_SURROGATE}")
+    if not isinstance(fields, dict):
+        raise UserError(f"{where}: {shorten(text)} is not a JSON object")
+    return fields
 
 
 def has_lone_surrogate(text: str) -> bool:
