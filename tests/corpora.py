@@ -1,12 +1,24 @@
 """Helpers that build, damage and compare corpora."""
 
+import bz2
 import contextlib
+import gzip
 import json
+import lzma
 
 import pyarrow
+import zstandard
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, local_runner, sources
+
+# Functions that compress bytes, by the ending of a file's name.
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
 
 
 def with_prefix_space(tokenizer, value):

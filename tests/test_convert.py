@@ -226,12 +226,16 @@ def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
         assert got.metadata.tokenizer.fingerprint == tokenizer.fingerprint
 
 
+def spec_of(objective, run=None):
+    """Return the class for a model of an objective, without its parameters."""
+    about = metadata_lib.of_run(run or run_of(objective), objective, TOKENIZER)
+    return lazy_checkpoint.spec_of(lazy_checkpoint.LazyCheckpoint("run", about, {}))
+
+
 def test_fewer_layers_than_a_period_are_exported():
     encoder = dataclasses.replace(MODERNBERT, num_layers=2, global_layer_every=3)
     made = masked_lm.MaskedLm(encoder, WITHOUT_PAIRS)
-    about = metadata_lib.of_run(run_of(made), made, TOKENIZER)
-    model = lazy_checkpoint.LazyCheckpoint("run", about, {})
-    assert lazy_checkpoint.spec_of(model).name == "ModernBertForMaskedLM"
+    assert spec_of(made).name == "ModernBertForMaskedLM"
 
 
 def test_both_halves_of_an_electra_come_back(tmp_path):
@@ -423,20 +427,13 @@ def test_encoders_that_no_class_computes_are_refused():
         ),
     ):
         made = objective(dataclasses.replace(TINY, **settings))
-        about = metadata_lib.of_run(run_of(made), made, TOKENIZER)
-        model = lazy_checkpoint.LazyCheckpoint("run", about, {})
         with pytest.raises(UserError, match=f"run cannot be exported: .*{message}"):
-            lazy_checkpoint.spec_of(model)
+            spec_of(made)
 
 
 def test_an_objective_without_a_class_is_exported_as_the_bare_encoder():
-    about = metadata_lib.of_run(
-        toy_objective.ToyPretrainConfig(),
-        toy_objective.Replaced(TINY, toy_objective.ReplacedConfig()),
-        TOKENIZER,
-    )
-    spec = lazy_checkpoint.spec_of(lazy_checkpoint.LazyCheckpoint("run", about, {}))
-    assert spec.name == "BertModel"
+    made = toy_objective.Replaced(TINY, toy_objective.ReplacedConfig())
+    assert spec_of(made, toy_objective.ToyPretrainConfig()).name == "BertModel"
 
 
 def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):

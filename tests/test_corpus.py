@@ -4,15 +4,13 @@ import dataclasses
 import gzip
 import io
 import json
-import lzma
 import pathlib
 
 import numpy as np
 import pyarrow
 import pytest
 import sentencex
-import zstandard
-from corpora import build_reference, content, documents_of, flipped
+from corpora import COMPRESS, build_reference, content, documents_of, flipped
 from pyarrow import parquet
 
 from bert_jax.corpus import (
@@ -27,12 +25,6 @@ from bert_jax.corpus import (
 from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import Unavailable, UserError
 
-COMPRESS = {
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
-}
 DATA = pathlib.Path(__file__).parents[2] / "shared/data"
 
 

@@ -188,14 +188,18 @@ def test_changed_examples_are_refused(finetuned, tmp_path):
         finetuning.finetune(make_config(made.init_from, files), str(folder))
 
 
+def run_of(config):
+    about = restore.read_metadata(restore.find(config.init_from))
+    made = classification.Classification(config.task, about.tokenizer)
+    mesh = sharding.make_mesh(config.mesh)
+    return finetuning.make_run(config, mesh, about.encoder, made)
+
+
 @pytest.fixture(scope="module")
-def begin(finetuned, pretrained, task, wordpiece):
+def begin(finetuned, pretrained, task):
     """Return a function that returns random parameters, and those of a run's start."""
     config = make_config(pretrained, task)
-    encoder = restore.read_metadata(restore.find(pretrained)).encoder
-    made = classification.Classification(config.task, wordpiece)
-    mesh = sharding.make_mesh(config.mesh)
-    run = finetuning.make_run(config, mesh, encoder, made)
+    run = run_of(config)
     state = sharding.initialise(run.init, run.state_shapes, jax.random.key(0))
 
     def arrays(state):
@@ -430,14 +434,11 @@ def test_a_best_state_that_is_not_finite_is_not_kept(
     ],
 )
 def test_a_single_evaluation_is_announced_with_keep_best(
-    keep_best, eval_every, says, pretrained, task, wordpiece, capsys
+    keep_best, eval_every, says, pretrained, task, capsys
 ):
     """The run has 50 steps."""
     changes = {"keep_best": keep_best, "loop": {"eval_every": eval_every}}
-    config = make_config(pretrained, task, **changes)
-    encoder = restore.read_metadata(restore.find(pretrained)).encoder
-    made = classification.Classification(config.task, wordpiece)
-    finetuning.make_run(config, sharding.make_mesh(config.mesh), encoder, made)
+    run_of(make_config(pretrained, task, **changes))
     line = "keep_best='accuracy' has only the evaluation of the last step, 50, to"
     assert (line in capsys.readouterr().err) == says
 
@@ -463,13 +464,9 @@ def test_a_request_to_stop_ends_the_scoring(pretrained, task, tmp_path, monkeypa
     assert finetuning.finetune(config, str(tmp_path / "run")) == expected
 
 
-def test_scoring_sends_a_heartbeat_after_each_batch(pretrained, task, wordpiece):
+def test_scoring_sends_a_heartbeat_after_each_batch(pretrained, task):
     """Scoring may take longer than the watchdog waits."""
-    config = make_config(pretrained, task, keep_best="macro_f1", batch_size=16)
-    encoder = restore.read_metadata(restore.find(pretrained)).encoder
-    made = classification.Classification(config.task, wordpiece)
-    mesh = sharding.make_mesh(config.mesh)
-    run = finetuning.make_run(config, mesh, encoder, made)
+    run = run_of(make_config(pretrained, task, keep_best="macro_f1", batch_size=16))
     data = run.phases[0].open_data(np.arange(16))
     state = sharding.initialise(run.init, run.state_shapes, jax.random.key(0))
     beats = []

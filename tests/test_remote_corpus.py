@@ -5,7 +5,6 @@ renaming. gcsfs itself is not tested here.
 """
 
 import dataclasses
-import gzip
 import json
 import sys
 import uuid
@@ -13,8 +12,7 @@ import uuid
 import fsspec
 import numpy as np
 import pytest
-import zstandard
-from corpora import build_reference, content, flipped
+from corpora import COMPRESS, build_reference, content, flipped
 from fsspec.implementations import memory
 
 from bert_jax import storage
@@ -71,7 +69,7 @@ def test_interrupted_build_continues(corpus, text_file, wordpiece, url):
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_text_is_read_from_a_store(suffix, documents, tmp_path, url):
-    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[suffix]
+    pack = COMPRESS.get(suffix, bytes)
     for i in range(2):
         content = pack("\n\n".join(documents[i:40:2]).encode() + b"\n\n\xff\n")
         (tmp_path / f"{i}.txt{suffix}").write_bytes(content)
@@ -130,13 +128,12 @@ def test_build_without_documents_leaves_nothing(wordpiece, url):
         build.build(source, build.Settings(), wordpiece, url, workers=1)
 
 
-@pytest.mark.parametrize("ending", ["txt", "txt.gz", "txt.zst", "parquet"])
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".parquet"])
 @pytest.mark.parametrize("call", ["cat_file", "open", "readinto"])
 def test_a_store_that_fails_while_text_is_read(call, ending, url, monkeypatch):
-    content = b"Some words. " * 10_000
-    pack = {"txt.gz": gzip.compress, "txt.zst": zstandard.compress}.get(ending, bytes)
-    STORE.pipe_file(f"{url}/a.{ending}", pack(content))
-    kind = "parquet" if ending == "parquet" else "text"
+    content = COMPRESS.get(ending, bytes)(b"Some words. " * 10_000)
+    STORE.pipe_file(f"{url}/a{ending}", content)
+    kind = "parquet" if ending == ".parquet" else "text"
     source = sources.Source(f"{url}/*", kind, split_bytes=10**6)
     (split,) = sources.plan(source)
 
