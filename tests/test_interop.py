@@ -482,7 +482,7 @@ def test_safetensors_files(tmp_path):
     arrays = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
         "b": np.arange(4, dtype=np.float32)[::-1],
-        "empty": np.zeros((0, 4), np.float32),
+        "nothing": np.zeros((0, 4), np.float32),
     }
     path = tmp_path / "model.safetensors"
     shapes = {name: array.shape for name, array in arrays.items()}

@@ -34,6 +34,7 @@ def refusal(path, *columns, **options):
         ("a.jsonl", b'{"text": "x", "label": 1}\n{"text"}\n', "line 2: not JSON: "),
         ("a.jsonl", b'{"text": "x", "text": "y", "label": 1}\n', "fields of the same"),
         ("a.jsonl", b'{"text": ["x"], "label": 1}\n', 'text is ["x"], not a text'),
+        ("a.jsonl", b'["x", 1]\n', "line 1: '[\"x\", 1]' is not a JSON object"),
         ("a.jsonl", b'{"text": "x", "label": NaN}\n', "label is NaN, not a label"),
         (
             "a.jsonl",
