@@ -2,17 +2,14 @@
 
 import dataclasses
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import questions
-from commands import ROOT, assert_refused, call, run
 from toy import TINY, batch_of, metadata, params_of
 
-from bert_jax import config, prediction
+from bert_jax import config
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import metric_sums, spans
 from bert_jax.training import checkpoint, optimizer, sharding, step
@@ -83,39 +80,3 @@ def test_runs_resume_from_checkpoints_of_earlier_versions(tmp_path, monkeypatch)
     checkpoints.close()
     assert got["span_accuracy"] == (3, 4)
     assert "exact" not in got
-
-
-@pytest.mark.slow
-@pytest.mark.runs
-def test_fine_tuning_from_the_command_line(pretrained, tmp_path):
-    made = questions.write_pair(tmp_path, no_answers=True)
-    flags = [
-        f"--config={ROOT}/configs/squad.py:v2,smoke",
-        f"--config.task.train={made['train']}",
-        f"--config.task.eval={made['eval']}",
-        f"--config.init_from={pretrained}",
-        f"--workdir={tmp_path / 'run'}",
-    ]
-    done = run("finetune_squad", *flags)
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
-    assert (results["examples"], results["NoAns_total"]) == (8, 2)
-    predictions = json.loads((tmp_path / "run/predictions.json").read_text())
-    assert len(predictions) == 8
-    model = prediction.load(str(tmp_path / "run"))
-    asked = [
-        (question, context)
-        for context in (questions.CONTEXT, " ".join([questions.CONTEXT] * 3))
-        for question, _ in questions.QUESTIONS
-    ]
-    answered = model.answer(*zip(*asked, strict=True))
-    assert [answer.text for answer in answered] == list(predictions.values())
-    # With another threshold, the same checkpoint answers nothing.
-    again = run("finetune_squad", *flags, "--config.task.null_threshold=-1e6")
-    assert again.returncode == 0, again.stderr
-    predictions = json.loads((tmp_path / "run/predictions.json").read_text())
-    assert list(predictions.values()) == [""] * 8
-    assert json.loads(again.stdout)["best_f1"] == results["best_f1"]
-    flags[:1] = [f"--config={ROOT}/configs/squad.py:v1,smoke"]
-    refused = call("finetune_squad", *flags[:-1], f"--workdir={tmp_path / 'other'}")
-    assert_refused(refused, "pass --config.task.no_answers=True")
