@@ -86,13 +86,17 @@ def test_a_second_interrupt_from_the_keyboard_is_meant():
     assert watched.lines[-1] == "KeyboardInterrupt\n"
 
 
-def wrapped(command):
-    """A command of a run whose first step is never compiled."""
+def wrapped(command, number):
+    """A command of a run in which a phase, counted from 0, is never compiled."""
     script = (
         f"{STUCK}\n"
         "from bert_jax.run import command_line, pretrain\n"
         "from bert_jax.training import programs\n"
-        "programs.lower_step = stuck\n"
+        "lower = programs.lower_step\n"
+        "def lower_step(run, phase, *arguments):\n"
+        f"    is_stuck = phase is run.phases[{number}]\n"
+        "    return stuck() if is_stuck else lower(run, phase, *arguments)\n"
+        "programs.lower_step = lower_step\n"
         "command_line.main(pretrain.main, pretrain.define_flags)\n"
     )
     return [sys.executable, "-c", script, *command[3:]]
@@ -116,20 +120,9 @@ def test_a_request_between_two_phases_ends_the_process(first):
 @pytest.mark.runs
 def test_a_request_while_a_later_phase_is_compiled(corpus, tmp_path):
     """The steps of the phase before are saved."""
-    script = (
-        f"{STUCK}\n"
-        "from bert_jax.run import command_line, pretrain\n"
-        "from bert_jax.training import programs\n"
-        "lower = programs.lower_step\n"
-        "def lower_step(run, phase, *arguments):\n"
-        "    is_first = phase is run.phases[0]\n"
-        "    return lower(run, phase, *arguments) if is_first else stuck()\n"
-        "programs.lower_step = lower_step\n"
-        "command_line.main(pretrain.main, pretrain.define_flags)\n"
-    )
     recipe = f"{runs.ROOT}/configs/bert_miniature.py:tiny,smoke"
-    flags = runs.pretrain(corpus, tmp_path / "run", recipe=recipe)[3:]
-    watched = runs.Watched([sys.executable, "-c", script, *flags])
+    command = runs.pretrain(corpus, tmp_path / "run", recipe=recipe)
+    watched = runs.Watched(wrapped(command, 1))
     assert watched.wait_for("phase 2/2, length 64: compiling"), watched.text
     watched.process.send_signal(signal.SIGTERM)
     assert watched.end() == 75, watched.text
@@ -139,7 +132,7 @@ def test_a_request_while_a_later_phase_is_compiled(corpus, tmp_path):
 @pytest.mark.slow
 @pytest.mark.pods
 def test_all_processes_that_are_asked_stop_at_once(corpus, tmp_path):
-    command = wrapped(runs.pretrain(corpus, tmp_path / "run"))
+    command = wrapped(runs.pretrain(corpus, tmp_path / "run"), 0)
     watched = runs.Watched(runs.launch(2, 1, command))
     assert watched.wait_for("[0] pretraining: compiling"), watched.text
     watched.process.send_signal(signal.SIGTERM)
