@@ -1,7 +1,5 @@
 """The configs of the package: conditions on fields, and roles of fields."""
 
-import dataclasses
-
 import pytest
 
 from bert_jax import config
@@ -210,28 +208,6 @@ def test_a_rate_that_no_phase_would_have_is_refused(name):
     built = config.from_configdict(config.PretrainConfig, cfg)
     with pytest.raises(UserError, match=rf"optimizer.{name}=0.0\d* has no effect"):
         built.check_rates(["data.corpus", f"optimizer.{name}"])
-
-
-def test_roles_of_the_encoder_s_fields():
-    """A new field that is not architecture belongs in one of these lists."""
-    fields = dataclasses.fields(config.EncoderConfig)
-    computation = {"dtype", "scan_layers", "kernels", "remat"}
-    regularisation = {
-        *("dropout_rate", "attention_dropout_rate"),
-        *("initializer_range", "depth_scaled_init"),
-    }
-    adaptable = {
-        *("max_position_embeddings", "type_vocab_size"),
-        *("rotary_base", "local_rotary_base", "causal"),
-    }
-    for role, names in (
-        ("free", computation),
-        ("regularisation", regularisation),
-        ("adaptable", adaptable),
-    ):
-        assert {f.name for f in fields if f.metadata.get(role)} == names
-    architecture = {f.name for f in config.architecture(PRETRAIN.encoder)}
-    assert architecture == {f.name for f in fields} - computation - regularisation
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def test_the_architecture_is_the_checkpoints_and_the_rest_the_configs(metadata):
         "dropout_rate": 0.25,
         "attention_dropout_rate": 0.5,
         "initializer_range": 0.125,
+        "depth_scaled_init": True,
         "dtype": "float32",
         "scan_layers": True,
         "remat": "layer",
