@@ -78,8 +78,11 @@ def test_the_picture_has_the_curves_of_all(workdirs):
     assert legend(axis) == [*runs, "training", "held out"]
     drawn = [line.get_xydata().tolist() for line in axis.lines if len(line.get_xdata())]
     assert drawn == [[[1, 9.0], [2, 8.0]], [[2, 8.5]], [[1, 7.25]]]
+    none = [{"step": 1, "split": "train", "padding_fraction": 0.5}]
     with pytest.raises(UserError, match="one have no losses or accuracies to plot"):
-        curves.compare({"one": [{"step": 1, "split": "train", "goodput": 0.5}]})
+        curves.compare({"one": none})
+    with pytest.raises(UserError, match="one has no metrics to plot"):
+        curves.draw(none, "one")
 
 
 def test_names_of_folders_with_dollar_signs_are_drawn_as_they_are(workdirs):
