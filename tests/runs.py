@@ -38,14 +38,18 @@ def launch(processes, devices, program, *, restarts=0):
     ]
 
 
-def pretrain(corpus, workdir, *flags, recipe=RECIPE):
-    return command(
-        "pretrain",
+def flags_of(corpus, workdir, *flags, recipe=RECIPE):
+    """Flags of pretraining, as a list."""
+    return [
         f"--config={recipe}",
         f"--config.data.corpus={corpus.folder}",
         f"--workdir={workdir}",
         *flags,
-    )
+    ]
+
+
+def pretrain(corpus, workdir, *flags, recipe=RECIPE):
+    return command("pretrain", *flags_of(corpus, workdir, *flags, recipe=recipe))
 
 
 class Watched:

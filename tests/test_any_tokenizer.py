@@ -99,12 +99,6 @@ def test_pipelines_are_used_as_they_are(name, pipelines, documents, tmp_path):
     assert saved == json.loads(pipeline.to_str())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BUILDERS)
-def test_pipelines_are_used_as_they_are_on_5000_texts(name, pipelines):
-    check(pipelines[name], list(hostile_texts(5000)))
-
-
 @pytest.mark.parametrize("name", BUILDERS)
 def test_words_begin_where_the_text_has_spaces(name, pipelines):
     """A vocabulary without markers has a word for each token."""

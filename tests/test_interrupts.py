@@ -86,7 +86,7 @@ def test_a_second_interrupt_from_the_keyboard_is_meant():
     assert watched.lines[-1] == "KeyboardInterrupt\n"
 
 
-def wrapped(command, number):
+def wrapped(flags, number):
     """A command of a run in which a phase, counted from 0, is never compiled."""
     script = (
         f"{STUCK}\n"
@@ -99,7 +99,7 @@ def wrapped(command, number):
         "programs.lower_step = lower_step\n"
         "command_line.main(pretrain.main, pretrain.define_flags)\n"
     )
-    return [sys.executable, "-c", script, *command[3:]]
+    return [sys.executable, "-c", script, *flags]
 
 
 @pytest.mark.parametrize("first", ["exit_on_request", "kill"])
@@ -121,8 +121,8 @@ def test_a_request_between_two_phases_ends_the_process(first):
 def test_a_request_while_a_later_phase_is_compiled(corpus, tmp_path):
     """The steps of the phase before are saved."""
     recipe = f"{runs.ROOT}/configs/bert_miniature.py:tiny,smoke"
-    command = runs.pretrain(corpus, tmp_path / "run", recipe=recipe)
-    watched = runs.Watched(wrapped(command, 1))
+    flags = runs.flags_of(corpus, tmp_path / "run", recipe=recipe)
+    watched = runs.Watched(wrapped(flags, 1))
     assert watched.wait_for("phase 2/2, length 64: compiling"), watched.text
     watched.process.send_signal(signal.SIGTERM)
     assert watched.end() == 75, watched.text
@@ -132,7 +132,7 @@ def test_a_request_while_a_later_phase_is_compiled(corpus, tmp_path):
 @pytest.mark.slow
 @pytest.mark.pods
 def test_all_processes_that_are_asked_stop_at_once(corpus, tmp_path):
-    command = wrapped(runs.pretrain(corpus, tmp_path / "run"), 0)
+    command = wrapped(runs.flags_of(corpus, tmp_path / "run"), 0)
     watched = runs.Watched(runs.launch(2, 1, command))
     assert watched.wait_for("[0] pretraining: compiling"), watched.text
     watched.process.send_signal(signal.SIGTERM)

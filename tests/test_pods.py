@@ -105,7 +105,7 @@ STEPS = "--config.phases[0].steps=16"
 def one_process(corpus, tmp_path_factory):
     """The run in one process with one device."""
     workdir = tmp_path_factory.mktemp("one")
-    commands.succeed("pretrain", *runs.pretrain(corpus, workdir, STEPS)[3:])
+    commands.succeed("pretrain", *runs.flags_of(corpus, workdir, STEPS))
     return workdir
 
 
@@ -165,7 +165,7 @@ def test_a_slow_host_shows(corpus, tmp_path):
         "pipeline.Pipeline.batches = late if sys.argv[-1][-1] == '1' else batches;"
         "command_line.main(pretrain.main, pretrain.define_flags)"
     )
-    flags = runs.pretrain(corpus, tmp_path / "run", STEPS)[3:]
+    flags = runs.flags_of(corpus, tmp_path / "run", STEPS)
     runs.succeed(runs.launch(2, 1, [sys.executable, "-c", wrapper, *flags]))
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
     last = [r for r in map(json.loads, text.splitlines()) if r["split"] == "train"][-1]
@@ -185,9 +185,9 @@ def test_a_process_may_compile_for_longer_than_gloo_waits(slow, corpus, tmp_path
         f"{slow} = late if sys.argv[-1][-1] == '1' else compile;"
         "command_line.main(pretrain.main, pretrain.define_flags)"
     )
-    flags = runs.pretrain(
+    flags = runs.flags_of(
         corpus, tmp_path / "run", "--config.phases[0].steps=2", "--config.mesh.fsdp=2"
-    )[3:]
+    )
     done = runs.succeed(runs.launch(2, 2, [sys.executable, "-c", wrapper, *flags]))
     assert "[0] train step 2/2" in done.text
 
@@ -253,7 +253,7 @@ def test_an_error_in_one_process_ends_all(differs, corpus, tmp_path):
     workdir = tmp_path / ("PLACE" if differs == "workdir" else "run")
     group = {"learning_rate": "optimizer", "eval_every": "loop"}.get(differs)
     number = [f"--config.{group}.{differs}=NUMBER"] * bool(group)
-    flags = runs.pretrain(moved, workdir, *number)[3:]
+    flags = runs.flags_of(moved, workdir, *number)
     done = runs.run(runs.launch(2, 1, [sys.executable, "-c", script, *flags]))
     assert done.process.returncode == 2 and "Traceback" not in done.text, done.text
     message = {

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import functools
 import json
 import random
 import signal
@@ -10,6 +11,7 @@ import time
 import commands
 import numpy as np
 import pytest
+import runs
 from commands import ROOT, assert_refused
 from runs import Watched, assert_same_end, metrics
 
@@ -28,17 +30,8 @@ LONG_RUN = [
 ]
 
 
-def flags_of(corpus, workdir, *flags):
-    return [
-        f"--config={ROOT}/configs/bert_miniature.py:smoke",
-        f"--config.data.corpus={corpus.folder}",
-        f"--workdir={workdir}",
-        *flags,
-    ]
-
-
-def command(*arguments):
-    return commands.command("pretrain", *flags_of(*arguments))
+RECIPE = f"{ROOT}/configs/bert_miniature.py:smoke"
+flags_of = functools.partial(runs.flags_of, recipe=RECIPE)
 
 
 def call(*arguments):
@@ -87,7 +80,7 @@ def test_a_run_leaves_what_it_should(undisturbed, corpus):
 def test_killed_run_ends_like_an_undisturbed_one(undisturbed, corpus, tmp_path):
     """Kill it at a random moment of training, then resume it."""
     workdir = tmp_path / "run"
-    watched = Watched(command(corpus, workdir, *LONG_RUN))
+    watched = Watched(runs.pretrain(corpus, workdir, *LONG_RUN, recipe=RECIPE))
     assert watched.wait_for("train step"), watched.text
     time.sleep(random.Random(time.time_ns()).uniform(0, 1))
     watched.process.kill()
