@@ -20,6 +20,8 @@ from bert_jax.corpus import build, sources
 
 pytestmark = pytest.mark.runs
 
+TEXTS = ["The value of the expression.", "A class is an object, and a name is not."]
+
 # Other families run in `pytest -m slow` only.
 NOT_SLOW = "albert", "deberta", "electra", "roberta", "xlnet"
 each = pytest.mark.parametrize(
@@ -29,7 +31,6 @@ each = pytest.mark.parametrize(
         for name in recipes.FAMILIES
     ],
 )
-TEXTS = ["The value of the expression.", "A class is an object, and a name is not."]
 
 
 @pytest.fixture(scope="module")
@@ -47,23 +48,21 @@ def corpus_of(tokenizer_of, text_file, tmp_path_factory):
     return folder
 
 
-def pretrain(name, corpus_of, workdir):
-    """Run a shrunk recipe for its first phase, three steps."""
-    cfg = recipes.family(name)
-    cfg.data.corpus = str(corpus_of(recipes.FAMILIES[name][1]))
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
-    state, resolved = pretraining.pretrain(config, str(workdir))
-    assert int(state.step) == resolved.total_steps == 3
-
-
 @pytest.fixture(scope="module")
 def pretrained(corpus_of, tmp_path_factory):
-    """Return a function that returns the workdir of a recipe's only run."""
+    """Return a function that returns the workdir of a shrunk recipe's only run.
+
+    The run has the first phase of the recipe, three steps.
+    """
 
     @functools.cache
     def workdir(name):
         folder = tmp_path_factory.mktemp("pretrained") / name
-        pretrain(name, corpus_of, folder)
+        cfg = recipes.family(name)
+        cfg.data.corpus = str(corpus_of(recipes.FAMILIES[name][1]))
+        config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+        state, resolved = pretraining.pretrain(config, str(folder))
+        assert int(state.step) == resolved.total_steps == 3
         return folder
 
     return workdir
