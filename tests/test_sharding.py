@@ -135,33 +135,6 @@ def test_a_mesh_gives_the_loss_curve_of_one_device_to_muon():
     assert relative_distance(state.params, expected.params) < 1e-4
 
 
-def flops_of_device(copies, name):
-    """Operations of an update of twelve layers, on each device."""
-    mesh = sharding.make_mesh(config.MeshConfig(), jax.devices()[:copies])
-    # Wide enough that what is not a product hardly counts.
-    encoder = dataclasses.replace(TINY, num_layers=12, hidden_size=128)
-    asked = dataclasses.replace(OPTIMIZER, name=name)
-    tx = optimizer.make_optimizer(asked, lambda step: 1.0)
-    init = functools.partial(step.init_state, masked_lm.MaskedLm(encoder), tx)
-    shapes = sharding.state_shapes(init, mesh)
-    update = jax.jit(
-        tx.update,
-        out_shardings=sharding.shardings_of((shapes.params, shapes.opt_state)),
-    )
-    with sharding.use(mesh):
-        lowered = update.lower(shapes.params, shapes.opt_state, shapes.params)
-    return lowered.compile().cost_analysis()["flops"]
-
-
-def test_copies_of_the_model_share_the_products_of_muon():
-    """Each of eight devices computes at most two of twelve layers."""
-    one, eight = (
-        flops_of_device(copies, "muon") - flops_of_device(copies, "adamw")
-        for copies in (1, 8)
-    )
-    assert eight / one == pytest.approx(2 / 12, rel=0.05)
-
-
 @pytest.mark.parametrize(
     "name",
     [
