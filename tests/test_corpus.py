@@ -521,18 +521,6 @@ def test_number_of_processes_does_not_matter(corpus, text_file, wordpiece, tmp_p
     assert content(tmp_path) == content(corpus.folder)
 
 
-def test_folder_with_other_content_is_refused(corpus, text_file, wordpiece, tmp_path):
-    before = content(corpus.folder)
-    with pytest.raises(UserError, match=r"another corpus \(different held_out\)"):
-        build_reference(text_file, wordpiece, corpus.folder, held_out=0.2)
-    # The same command again is allowed.
-    build_reference(text_file, wordpiece, corpus.folder)
-    assert content(corpus.folder) == before
-    (tmp_path / "mine").write_text("precious")
-    with pytest.raises(UserError, match="is not empty; give a new folder"):
-        build_reference(text_file, wordpiece, tmp_path)
-
-
 def test_unknown_languages_are_refused():
     for code in ("xx", "EN", "english", "de-at", ""):
         with pytest.raises(UserError, match=f"unknown language '{code}'; give an ISO"):
