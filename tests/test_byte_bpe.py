@@ -2,11 +2,11 @@
 
 import json
 import pathlib
-import random
 
 import pytest
 from commands import assert_refused, call
 from corpora import build_text, documents_of, with_prefix_space
+from other_pipelines import hostile_texts
 
 from bert_jax.corpus import splits
 from bert_jax.errors import UserError
@@ -38,16 +38,6 @@ def spaced(published):
     return with_prefix_space(published, True)
 
 
-def random_texts(count=300):
-    """Yield texts of characters of all sizes in UTF-8, and much white space."""
-    rng = random.Random(0)
-    limits = (0x80, 0x800, 0xD800, 0x110000)
-    for _ in range(count):
-        codes = [rng.randrange(rng.choice(limits)) for _ in range(rng.randrange(30))]
-        text = "".join(chr(c) for c in codes if not 0xD800 <= c < 0xE000)
-        yield text.replace("\x01", " ").replace("\x02", "\n ")
-
-
 def test_ids_equal_those_of_gpt2(published, spaced):
     """The stored ids are from encoder.py of openai/gpt-2."""
     assert published.encode_batch(TEXTS) == STORED["ids"]
@@ -59,7 +49,7 @@ def test_ids_equal_those_of_gpt2(published, spaced):
 
 
 def test_decoding_gives_the_text_back(published, spaced, byte_bpe):
-    for text in (*TEXTS, *random_texts()):
+    for text in (*TEXTS, *hostile_texts(300)):
         assert published.decode(published.encode(text)) == text
         for tokenizer in (spaced, byte_bpe):
             assert tokenizer.decode(tokenizer.encode(text)) == text.removeprefix(" ")

@@ -35,7 +35,6 @@ from bert_jax.model import parameters
 from bert_jax.objectives import classification
 from bert_jax.tasks import choice as task_choice
 from bert_jax.tasks import choice_files, token_rows
-from bert_jax.tasks.squad import windows
 from bert_jax.tokenizer import Tokenizer, sentencepiece_model
 from bert_jax.tokenizer.special_tokens import SPECIAL_TOKENS
 from bert_jax.training import sharding
@@ -157,10 +156,6 @@ def test_the_vocabulary_of_a_roberta(tmp_path, documents):
     asked = [choice_files.Question(1, "one", ("two", "three"), 0)]
     rows, _ = task_choice.make_rows(asked, tokenizer, len(pair), 2)
     assert rows["input_ids"][0, 0].tolist() == pair
-    settings = config.SquadConfig(length=40, max_question=20)
-    made = windows.make(["one"], ["two"], tokenizer, settings)
-    assert made.rows["input_ids"][0, : len(pair)].tolist() == pair
-    assert made.rows["attention_mask"].sum() == len(pair)
     learnt = vocabulary.train_byte_bpe(documents[:20], 400)
     assert_same_pair(tokenizers.Tokenizer.from_str(learnt.pipeline), learnt)
     (folder / "tokenizer.json").unlink()
