@@ -1,7 +1,6 @@
 """Classes and numbers: labels, rows, metrics, files and the picture."""
 
 import dataclasses
-import functools
 import itertools
 import json
 
@@ -9,10 +8,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from matplotlib import colormaps, image
-from toy import TINY, relative_distance
+from toy import TINY
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
@@ -27,7 +25,6 @@ from bert_jax.tasks import (
     token_rows,
 )
 from bert_jax.tasks.labelled_texts import Example
-from bert_jax.training import step
 
 
 def labelled(*labels):
@@ -148,43 +145,6 @@ def test_the_loss_with_weights_and_smoothing_is_the_formula(has_probabilities):
     assert got["classification_loss"].sum == pytest.approx(total, rel=1e-5)
     assert got["classification_loss"].count == pytest.approx(count)
     assert metric_sums.ratio(got["accuracy"]) == pytest.approx(hits / 5)
-
-
-def test_small_weights_give_the_gradient_of_a_weighted_mean():
-    """Compare a step in two pieces with a mean whose weights sum to 0.44."""
-    rng = np.random.default_rng(0)
-    w, labels = (0.04, 0.2), np.array([1, 0, 1, 0])
-    batch = {
-        "input_ids": jnp.asarray(rng.integers(5, TINY.vocab_size, (4, 10)), jnp.int32),
-        "attention_mask": jnp.ones((4, 10), bool),
-        "labels": jnp.array(labels, jnp.int32),
-        "weights": jnp.array([1, 1, 1, 0], jnp.float32),
-    }
-    encoder = dataclasses.replace(
-        TINY, num_layers=1, dropout_rate=0.0, attention_dropout_rate=0.0
-    )
-    weighted = objectives.Classification(encoder, 2, class_weights=w)
-    descent = optax.sgd(1.0)
-    init = jax.jit(functools.partial(step.init_state, weighted, descent))
-    state = nn.unbox(init(jax.random.key(0)))
-
-    @jax.jit
-    @jax.value_and_grad
-    def mean_loss(params):
-        logits = weighted.logits(params, batch)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        weights = np.array([0.2, 0.04, 0.2, 0])
-        return jnp.sum(losses * weights) / 0.44
-
-    loss, gradient = mean_loss(state.params)
-    train = step.make_train_step(weighted, descent, seed=0, micro_batches=2)
-    after, result = jax.jit(train)(state, batch)
-    assert result.loss == pytest.approx(float(loss), rel=1e-5)
-    moved = jax.tree.map(lambda old, new: old - new, state.params, after.params)
-    assert relative_distance(moved, gradient) < 1e-4
-    assert result.grad_norm == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-4)
-    reported = metric_sums.report(weighted.losses, after.metric_sums)["loss"]
-    assert reported == pytest.approx(float(loss), rel=1e-5)
 
 
 # ---- rows
