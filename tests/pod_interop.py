@@ -21,11 +21,7 @@ def main(folder, output, *flags):
     given = dict(flag.removeprefix("--").split("=") for flag in flags)
     process = int(given["process_id"])
     processes.start(given["coordinator_address"], int(given["num_processes"]), process)
-    opened, read = collections.Counter(), collections.Counter()
-
-    def audit(event, details):
-        if event == "open" and str(details[0]).startswith(folder):
-            opened[pathlib.Path(str(details[0])).name] += 1
+    read = collections.Counter()
 
     def counted(path):
         def of(name, array):
@@ -37,7 +33,6 @@ def main(folder, output, *flags):
 
         return {name: of(name, array) for name, array in safetensors.read(path).items()}
 
-    sys.addaudithook(audit)
     huggingface_folder.safetensors = type(
         "Counted", (), {"read": staticmethod(counted)}
     )
@@ -57,7 +52,6 @@ def main(folder, output, *flags):
     np.savez(place / f"{process}.npz", **parts)
     about = {
         "fingerprint": fingerprint,
-        "opened": opened,
         "read": read,
         "new": loaded.new,
         "held": bytes_held,

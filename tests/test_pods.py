@@ -68,14 +68,8 @@ def test_processes_read_each_published_array_once(tmp_path):
     names = checkpoints.published(folder).arrays
     assert not any(each["new"] for each in about)
     assert about[0]["fingerprint"] == about[1]["fingerprint"]
-    for process, each in enumerate(about):
+    for each in about:
         assert each["read"] == dict.fromkeys(names, 1)
-        # For the fingerprint. The library of safetensors is not seen here.
-        assert each["opened"].pop("model.safetensors", 0) == (process == 0)
-        # For the special tokens, for settings that contradict the pipeline, and for
-        # segments.
-        assert each["opened"].pop("tokenizer_config.json") == 3
-        assert set(each["opened"].values()) == {1}
     expected = parameters.flatten(published.params(folder))
     pieces: dict[str, set[str]] = {}
     for process in range(2):
