@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import SingleDeviceSharding
 from plans import count_kernels
 
 from bert_jax import config
@@ -17,7 +17,7 @@ from bert_jax.model import randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import attention as kernels_lib
 from bert_jax.model.kernels import decisions, overlapping_pieces, tpu_attention
-from bert_jax.planning import phase, topology
+from bert_jax.planning import topology
 from bert_jax.training import sharding
 
 NO_BIASES = (None,) * 3
@@ -256,12 +256,13 @@ def test_kernels_run_on_the_rows_and_heads_of_a_device(rotary, interpreted_kerne
 
 
 @pytest.mark.parametrize("documents", [False, True])
-def test_cudnn_runs_on_the_rows_and_heads_of_a_device(documents, monkeypatch):
+@pytest.mark.parametrize("causal", [False, True])
+def test_cudnn_runs_on_the_rows_and_heads_of_a_device(causal, documents, monkeypatch):
     """Without a GPU: the results of the same call of XLA, and the program for GPUs.
 
     Gradients of micro-batches are summed inside a `shard_map` over one of the axes.
     """
-    case = Case(4, rows=4, documents=documents)
+    case = Case(4, rows=4, documents=documents, causal=causal)
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
     with sharding.use(mesh):
         got = output_and_gradients(case, by_cudnn)
@@ -276,7 +277,7 @@ def test_cudnn_runs_on_the_rows_and_heads_of_a_device(documents, monkeypatch):
         sources, *rows = batch
 
         def total(sources):
-            pattern = AttentionPattern(*rows)
+            pattern = AttentionPattern(*rows, causal=causal)
             arguments = NO_BIASES, pattern, None, None
             context = kernels_lib.attend(case.encoder, sources, *arguments)
             return jnp.sum(context.astype(jnp.float32))
@@ -289,9 +290,15 @@ def test_cudnn_runs_on_the_rows_and_heads_of_a_device(documents, monkeypatch):
     batch = tuple(case.arrays()[:3]), pattern.is_token, pattern.documents
     with sharding.use(mesh):
         traced = jax.jit(summed).trace(None, batch, None, None)
-        cuda = traced.lower(lowering_platforms=("cuda",)).as_text()
+        cuda, cpu = (
+            traced.lower(lowering_platforms=(name,)).as_text()
+            for name in ("cuda", "cpu")
+        )
+    assert "cudnn" not in cpu
     call = "fmhaScaleBiasSoftmax" if documents else "fmhaSoftmax"
     assert set(re.findall(r"__cudnn\$(\w+)", cuda)) == {call, f"{call}Backward"}
+    mask = "PADDING_CAUSAL" if causal else "PADDING"
+    assert set(re.findall(r"mask_type\\22: \\22(\w+)", cuda)) == {mask}
     assert "CustomSPMDPartitioning" not in cuda  # XLA's partitioner fails on it here
 
 
@@ -448,58 +455,6 @@ def test_kernel_compiles(name, case):
     kernels = [line for line in text.splitlines() if "tpu_custom_call" in line]
     for name in ("attention_forward", "attention_backward"):
         assert any(name in line for line in kernels)
-
-
-@pytest.mark.plans
-@pytest.mark.parametrize("name", ["v2:2x2", "v3:2x2"])
-def test_attention_in_bfloat16_compiles_for_old_tpus(name):
-    case = Case(4, rows=8, dtype="bfloat16")
-    devices = topology.open_topology(name).devices
-    mesh = sharding.make_mesh(config.MeshConfig(), devices)
-    place = NamedSharding(mesh, PartitionSpec("data"))
-    arrays = [
-        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
-        for x in case.arrays()[:3]
-    ]
-
-    def attend(*sources):
-        return kernels_lib.attend(
-            case.encoder, sources, NO_BIASES, case.pattern(), None, None
-        )
-
-    with sharding.use(mesh):
-        lowered = jax.jit(attend).lower(*arrays)
-    phase._compile(lowered)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("documents", [False, True])
-@pytest.mark.parametrize("length", [128, 101])
-def test_programs_for_gpus_call_cudnn(length, documents, causal, monkeypatch):
-    """Lowered without a GPU: all that tracing asks for is the version of cuDNN."""
-    version = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
-    monkeypatch.setattr(version, lambda: 91_300)
-    monkeypatch.setattr(decisions, "is_cudnn_available", lambda: True)
-    case = Case(4, 64, length, documents=documents, causal=causal, dtype="bfloat16")
-
-    def total(*arrays):
-        context = kernels_lib.attend(
-            case.encoder, arrays, NO_BIASES, case.pattern(), None, None
-        )
-        return jnp.sum(context.astype(jnp.float32))
-
-    traced = jax.jit(jax.grad(total, argnums=(0, 1, 2))).trace(*case.arrays()[:3])
-    cuda, cpu = (
-        traced.lower(lowering_platforms=(name,)).as_text() for name in ("cuda", "cpu")
-    )
-    assert "cudnn" not in cpu
-    if length % 2:  # JAX refuses the gradients
-        assert "cudnn" not in cuda
-        return
-    call = "fmhaScaleBiasSoftmax" if documents else "fmhaSoftmax"
-    mask = "PADDING_CAUSAL" if causal else "PADDING"
-    assert set(re.findall(r"__cudnn\$(\w+)", cuda)) == {call, f"{call}Backward"}
-    assert set(re.findall(r"mask_type\\22: \\22(\w+)", cuda)) == {mask}
 
 
 @pytest.mark.parametrize(
