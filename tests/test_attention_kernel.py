@@ -347,27 +347,31 @@ def test_tpus_use_the_kernel_where_shapes_allow():
     assert "heads of 48 columns; kernels take 32, 64, 128" in tpu_decision(
         head_size=48, heads=8
     )
+    small = {"head_size": 32, "length": 640, "dtype": "float32"}
+    assert "more than 512 tokens in float32" in tpu_decision(**small)
     # Each device would have one head, half as wide as a register.
     assert "64 columns of heads on a device" in tpu_decision(tensor=4)
     assert "3 rows are not a multiple of 2 devices" in tpu_decision(batch=3, data=2)
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype", "parts"),
+    ("kind", "dtype", "length", "parts"),
     [
-        ("TPU v2", "bfloat16", "residuals"),
-        ("TPU v3", "bfloat16", "residuals"),
-        ("TPU v3", "float32", "attention, residuals"),
-        ("TPU v4", "bfloat16", "attention, residuals, cross entropy"),
+        ("TPU v2", "bfloat16", 128, "residuals"),
+        ("TPU v3", "float32", 128, "residuals"),
+        ("TPU v4", "float32", 256, "attention, residuals"),
+        ("TPU v4", "float32", 512, "residuals"),
+        ("TPU v4", "bfloat16", 512, "attention, residuals, cross entropy"),
+        ("TPU v5 lite", "float32", 1024, "attention, residuals"),
     ],
 )
-def test_old_tpus_have_no_kernels_with_products_of_bfloat16(kind, dtype, parts):
+def test_old_tpus_have_fewer_kernels(kind, dtype, length, parts):
     device = jax.sharding.AbstractDevice(kind, 1, "tpu")
     mesh = jax.sharding.AbstractMesh((2,), ("data",), abstract_device=device)
     encoder = config.EncoderConfig(dtype=dtype)
     with jax.sharding.use_abstract_mesh(mesh):
         text = decisions.describe(
-            encoder, "tpu", 8, 128, predicts_tokens=True, logits_reader=""
+            encoder, "tpu", 8, length, predicts_tokens=True, logits_reader=""
         )
     assert f"{parts}: TPU kernel" in text.split("; ")
 
@@ -437,14 +441,20 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         ("v6e:1x1", Case(4, 32, 1024, documents=True, rotary=True, dtype="bfloat16")),
         ("v5e:1x1", Case(length=8192, rows=1, window=64, dtype="bfloat16")),
         ("v4:2x2x1", Case(length=8192, rows=1, rotary=True, dtype="bfloat16")),
-        ("v3:2x2", Case(rate=0.1, rotary=True)),
+        ("v4:2x2x1", Case(length=256, rate=0.1, documents=True, rotary=True)),
+        ("v4:2x2x1", Case(length=1024, rate=0.1, rotary=True, dtype="bfloat16")),
+        ("v5e:1x1", Case(length=1024, rate=0.1, documents=True, rotary=True)),
+        ("v5e:1x1", Case(4, 32, 512, rate=0.1, documents=True, rotary=True)),
         ("v5p:2x2x1", Case(rate=0.1, dtype="bfloat16")),
         ("tpu7x:2x2x1", Case(rate=0.1, dtype="bfloat16")),
     ],
     ids=str,
 )
-def test_kernel_compiles(name, case):
-    device = SingleDeviceSharding(topology.open_topology(name).devices[0])
+def test_kernel_compiles(name, case, monkeypatch):
+    device = topology.open_topology(name).devices[0]
+    kind = device.device_kind
+    monkeypatch.setattr(tpu_attention, "device_kind", lambda: kind)
+    device = SingleDeviceSharding(device)
     arrays = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for x in case.arrays()
     ]

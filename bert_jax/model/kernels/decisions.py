@@ -100,11 +100,12 @@ def _attention_on_tpu(config, batch, length, has_dropout):
         length % QUERY_CHUNK,
         f"rows of {length} tokens; kernels take multiples of {QUERY_CHUNK}",
     )
+    yield _too_much_float32(config, length)
     yield (
         length > MAX_LENGTH and has_dropout,
         f"rows of more than {MAX_LENGTH} tokens with dropout of probabilities",
     )
-    yield _unsupported_products(config)
+    yield _too_old()
     yield _uneven_rows(batch)
 
 
@@ -178,17 +179,40 @@ def _cross_entropy_on_tpu(config, batch, reader):
     )
     parts = per_device.parts("vocab")
     yield parts > 1, f"the vocabulary is split over {parts} devices"
-    yield _unsupported_products(config)
+    yield _too_old()
     yield _uneven_rows(batch)
 
 
-def _unsupported_products(config):
+def _too_much_float32(config, length):
+    """Refuse rows that do not fit a core's memory, or 32 MiB of a large one."""
+    kind = device_kind()
+    limit = length
+    if kind == "TPU v4":
+        limit = 256
+    elif config.head_size == 32:
+        limit = 512
+    return (
+        config.dtype == "float32" and length > limit,
+        f"rows of more than {limit} tokens in float32 on {kind}",
+    )
+
+
+def _too_old():
+    # `is_matmul_supported` in jax/_src/pallas/mosaic/tpu_info.py has products of
+    # bfloat16 from v4 on. In float32, most shapes of attention need more memory than
+    # older cores have.
+    kind = device_kind()
+    return kind in ("TPU v2", "TPU v3"), f"the kernel needs TPU v4 or newer, not {kind}"
+
+
+def device_kind() -> str:
+    """Return the kind of the devices in use, such as "TPU v5 lite".
+
+    Call it with the mesh in use if its devices are absent.
+    """
     # The devices of the mesh may be absent.
     device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
-    kind = device.device_kind
-    # `is_matmul_supported` in jax/_src/pallas/mosaic/tpu_info.py
-    applies = kind in ("TPU v2", "TPU v3") and config.dtype == "bfloat16"
-    return applies, f"kernels for {kind} have no products of bfloat16"
+    return device.device_kind
 
 
 def _uneven_rows(batch):

@@ -19,10 +19,13 @@ and a piece of the keys, and the softmax is rescaled from piece to piece (Milako
 Gimelshein 2018; Dao et al. 2022, FlashAttention). Pieces of keys that no query sees, by
 window or causal mask, are skipped.
 
-Scores are transposed, keys by queries: sums over keys are then sums of registers, and
-three of the five products of the backward pass need no transposed factor. Heads that
-share a window are not sliced out of it: one factor of each product has zeros in the
-other heads' columns, which costs nothing, since a product is as wide as the window.
+Scores are transposed, keys by queries: sums over keys are then sums of registers.
+Heads that share a window are not sliced out of its keys and values: the queries, or the
+gradients, have zeros in the other heads' columns, which costs nothing, since a product
+is as wide as the window. Two heads share such a product, side by side, which fills the
+256 columns of a newer core. The output and all gradients are transposed, too: their
+products move the rows of one head past the probabilities, and those of a window would
+take twice the time.
 """
 
 import functools
@@ -44,6 +47,7 @@ from bert_jax.model.kernels.decisions import (
     MAX_LENGTH,
     MAX_WINDOW,
     QUERY_CHUNK,
+    device_kind,
 )
 
 # Positions times columns of a program: a few of such arrays fit the chip's memory.
@@ -243,8 +247,8 @@ def _run(options, *arrays):
         outputs = {"d_query": (rows, of_d_query)}
         outputs |= {name: (key_rows, of_keys) for name in ("d_key", "d_value")}
         outputs["d_biases"] = of_biases, of_blocks
-        total = pltpu.VMEM((key_piece, LANES), jnp.float32)
-        scratch["total_d_query"] = pltpu.VMEM((length, LANES), jnp.float32)
+        total = pltpu.VMEM((LANES, key_piece), jnp.float32)
+        scratch["total_d_query"] = pltpu.VMEM((LANES, length), jnp.float32)
         scratch |= {"total_d_key": total, "total_d_value": total}
     else:
         kernel, products = passes.forward, 2
@@ -256,8 +260,10 @@ def _run(options, *arrays):
             scratch["context"] = pltpu.VMEM((LANES, query_piece), jnp.float32)
     names = *inputs, *outputs, *scratch
     memory = None
-    if length > _MAX_LENGTH_BY_DEFAULT:
-        memory = 2**24 + 4 * LANES * (length - _MAX_LENGTH_BY_DEFAULT)
+    is_float32 = query.dtype == jnp.float32
+    if length > _MAX_LENGTH_BY_DEFAULT or (is_float32 and device_kind() != "TPU v4"):
+        memory = 2**25 if is_float32 else 2**24
+        memory += 4 * LANES * max(0, length - _MAX_LENGTH_BY_DEFAULT)
     run_program = functools.partial(
         _run_program, options, kernel, names, pieces, is_backward
     )

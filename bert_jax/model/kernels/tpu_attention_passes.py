@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from bert_jax.model.attention_pattern import HIDDEN_SCORE
 from bert_jax.model.kernels import tpu_rotations
 from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
-from bert_jax.model.kernels.tpu_attention_scores import dot, dot_transposed
+from bert_jax.model.kernels.tpu_attention_scores import dot, dot_transposed, split
 
 
 def forward(
@@ -40,7 +40,7 @@ def forward(
     options, is_whole = program.options, program.is_whole
 
     def first_stage(step):
-        q = program.mask_other_heads(step, query[0, step.chunk, step.columns])
+        q = program.for_each_head(step, query[0, step.chunk, step.columns])
         return (program.scores(step, key[0, step.keys, step.columns], q),)
 
     if not is_whole:
@@ -53,29 +53,32 @@ def forward(
 
     @pl.when(program.sees_keys())
     def _():
-        for step, scores in program.steps(first_stage):
-            if step.is_first_head:
+        heads_at_once = _heads_at_once(query)
+        for step, scores_of_heads in program.steps(first_stage, heads_at_once):
+            chunk = step.chunk
+            if step.is_first:
                 outputs = []
                 v_transposed = value[0, step.keys, step.columns].T  # [128, M]
-            head, chunk = slice(step.head, step.head + 1), step.chunk
-            top = jnp.max(scores, axis=0, keepdims=True)  # [1, N]
-            if not is_whole:
-                before = highest[head, chunk]
-                top = jnp.maximum(before, top)
-            p = jnp.exp2((scores - top) * options.exponent)
-            count = jnp.sum(p, axis=0, keepdims=True)
-            p = program.make_dropout(step)(p).astype(value.dtype)
-            y = dot(v_transposed[step.head_columns], p)  # [K, N]
-            if not is_whole:
-                shrunk = jnp.exp2((before - top) * options.exponent)
-                count += shrunk * total[head, chunk]
-                y += shrunk * context[step.head_columns, chunk]
-                highest[head, chunk], total[head, chunk] = top, count
-                context[step.head_columns, chunk] = y
-            count = jnp.where(top < 0.5 * HIDDEN_SCORE, jnp.inf, count)
-            sums[0, 0, head, chunk] = top * options.exponent + jnp.log2(count)
-            outputs.append(y / (count * (1 - options.rate)))
-            if step.is_last_head:
+            for head, scores in zip(step.heads, scores_of_heads, strict=True):
+                row = slice(head.index, head.index + 1)
+                top = jnp.max(scores, axis=0, keepdims=True)  # [1, N]
+                if not is_whole:
+                    before = highest[row, chunk]
+                    top = jnp.maximum(before, top)
+                p = jnp.exp2((scores - top) * options.exponent)
+                count = jnp.sum(p, axis=0, keepdims=True)
+                p = program.make_dropout(step, head)(p).astype(value.dtype)
+                y = dot(v_transposed[head.columns], p)  # [K, N]
+                if not is_whole:
+                    shrunk = jnp.exp2((before - top) * options.exponent)
+                    count += shrunk * total[row, chunk]
+                    y += shrunk * context[head.columns, chunk]
+                    highest[row, chunk], total[row, chunk] = top, count
+                    context[head.columns, chunk] = y
+                count = jnp.where(top < 0.5 * HIDDEN_SCORE, jnp.inf, count)
+                sums[0, 0, row, chunk] = top * options.exponent + jnp.log2(count)
+                outputs.append(y / (count * (1 - options.rate)))
+            if step.is_last:
                 y = jnp.concatenate(outputs, axis=0).T  # [N, 128]
                 output[0, chunk, step.columns] = y.astype(output.dtype)
 
@@ -103,7 +106,7 @@ def backward(
     `output` and `sums` are results of `forward`, which also describes the arguments
     before them. `gradient`, of the output, and the written gradients are [1, L,
     columns]. `d_biases`, [1, 3, columns], are the sums of the three gradients over
-    positions. Gradients of a window are added up in three float32 arrays [L, 128]. The
+    positions. Gradients of a window are added up in three float32 arrays [128, L]. The
     array for queries has all positions of the row, since each piece of keys adds to the
     gradients of all queries. Rotations of queries and of keys are [1, 2, L, 128].
     """
@@ -113,19 +116,20 @@ def backward(
     kept = 1 - options.rate
     scale = options.head_size**-0.5 / kept
     length = query.shape[1]
-    total_d_query = total_d_query.at[program.rows()]
+    total_d_query = total_d_query.at[:, program.rows()]
 
     def first_stage(step):
-        q = program.mask_other_heads(step, query[0, step.chunk, step.columns])
-        g = program.mask_other_heads(step, gradient[0, step.chunk, step.columns])
-        logs = sums[0, 0, step.head : step.head + 1, step.chunk]
+        q, g = (
+            program.for_each_head(step, x[0, step.chunk, step.columns])
+            for x in (query, gradient)
+        )
         k, v = (x[0, step.keys, step.columns] for x in (key, value))
-        return q, g, program.scores(step, k, q), logs, dot_transposed(v, g)
+        return program.scores(step, k, q), split(dot_transposed(v, g))
 
     def clear():
         @pl.when(key_piece == 0)
         def _():
-            total_d_query[:] = jnp.zeros((length, LANES), jnp.float32)
+            total_d_query[:] = jnp.zeros((LANES, length), jnp.float32)
 
         @pl.when(query_piece == 0)
         def _():
@@ -137,7 +141,7 @@ def backward(
             of_bias = jnp.zeros((1, LANES), jnp.float32)
             for start in range(0, target.shape[1], QUERY_CHUNK):
                 chunk = slice(start, start + QUERY_CHUNK)
-                x = total[chunk] * factor
+                x = total[:, chunk].T * factor
                 if rotations is not None:
                     cosine, sine = rotations[0, 0, chunk], rotations[0, 1, chunk]
                     x = tpu_rotations.rotated(options.head_size, x, cosine, -sine)
@@ -155,30 +159,34 @@ def backward(
             write_one(2, d_value, total_d_value, 1 / kept, None)
 
     def add_up():
-        for step, q, g, scores, logs, dp in program.steps(first_stage):
+        # The memory of a v4 core does not hold two heads beside pieces or dropout.
+        heads_at_once = 1 if options.rate or not is_whole else _heads_at_once(query)
+        for step, *of_heads in program.steps(first_stage, heads_at_once):
             columns, chunk = step.columns, step.chunk
-            opens_window = step.is_first_head and chunk.start == 0
+            opens_window = step.is_first and chunk.start == 0
             if opens_window and is_whole:
                 clear()
             if opens_window:
                 k_transposed = key[0, :, columns].T
-            if step.is_first_head:
-                dqs = []
+            if step.is_first:
+                q_transposed = query[0, chunk, columns].T  # [128, N]
+                g_transposed = gradient[0, chunk, columns].T
                 # For each query, the sums of p * dp and of output * gradient are equal.
                 inner = output[0, chunk, columns].astype(jnp.float32)
                 inner = inner * gradient[0, chunk, columns].astype(jnp.float32) * kept
-                inner = inner.T  # [128, N]
-            p = jnp.exp2(scores * options.exponent - logs)
-            drop = program.make_dropout(step)
-            ds = drop(dp) - jnp.sum(inner[step.head_columns], 0, keepdims=True)
-            ds = (p * ds).astype(q.dtype)
-            p = drop(p).astype(g.dtype)
-            total_d_value[step.keys] += dot(p, g)  # [M, 128]
-            total_d_key[step.keys] += dot(ds, q)
-            dqs.append(dot(k_transposed[step.head_columns, step.keys], ds))  # [K, N]
-            if step.is_last_head:
-                total_d_query[chunk] += jnp.concatenate(dqs, axis=0).T
-            if step.is_last_head and chunk.stop == length and is_whole:
+                inner = inner.T
+            for head, scores, dp in zip(step.heads, *of_heads, strict=True):
+                own = head.columns
+                logs = sums[0, 0, head.index : head.index + 1, chunk]
+                p = jnp.exp2(scores * options.exponent - logs)
+                drop = program.make_dropout(step, head)
+                ds = drop(dp) - jnp.sum(inner[own], axis=0, keepdims=True)
+                ds = (p * ds).astype(query.dtype)
+                p = drop(p).astype(gradient.dtype)
+                total_d_value[own, step.keys] += dot_transposed(g_transposed[own], p)
+                total_d_key[own, step.keys] += dot_transposed(q_transposed[own], ds)
+                total_d_query[own, chunk] += dot(k_transposed[own, step.keys], ds)
+            if step.is_last and chunk.stop == length and is_whole:
                 write(columns)
 
     @pl.when(query_piece + key_piece == 0)
@@ -191,3 +199,8 @@ def backward(
         clear()
         pl.when(program.sees_keys())(add_up)
         write(slice(0, LANES))
+
+
+def _heads_at_once(query):
+    """Return the heads of a step; two of float32 would not fit a core of v4."""
+    return 1 if query.dtype == jnp.float32 else 2

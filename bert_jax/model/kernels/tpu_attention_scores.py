@@ -38,16 +38,23 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """A head and a chunk of its queries."""
+class Head:
+    """A head of a program."""
 
-    columns: slice  # window of 128 columns that holds the head
+    index: int  # in the program
+    columns: slice  # of its window
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One head, or two, and a chunk of their queries."""
+
+    columns: slice  # window of 128 columns that holds the heads
     chunk: slice  # positions of the queries
     keys: slice  # positions of the keys that they may see
-    head: int  # index of the head in the program
-    head_columns: slice  # columns of the head in the window
-    is_first_head: bool  # whether the head is the first of its window
-    is_last_head: bool  # whether the head is the last of its window
+    heads: tuple[Head, ...]
+    is_first: bool  # whether the heads are the first of their window
+    is_last: bool  # whether the heads are the last of their window
 
 
 class Program:
@@ -81,37 +88,40 @@ class Program:
         self._length = length  # of the keys, and of the queries of whole rows
         _, self._query_length, self._width = query.shape
 
-    def steps(self, first_stage):
+    def steps(self, first_stage, heads_at_once):
         """Yield each step with the results of `first_stage(step)`.
 
         The steps are pipelined: the first stage of a step comes before the caller's
         work on the previous step. The compiler keeps this order, so that the products
-        of one step overlap with the softmax of the other.
+        of one step overlap with the softmax of the other. A step has `heads_at_once`
+        heads of a window, or all if these are fewer.
         """
         pending = None
-        for step in self._steps():
+        for step in self._steps(heads_at_once):
             results = first_stage(step)
             if pending:
                 yield pending
             pending = step, *results
         yield pending
 
-    def _steps(self):
+    def _steps(self, heads_at_once):
         size = self.options.head_size
         for start in range(0, self._width, LANES):
             columns = slice(start, start + LANES)
-            heads = range(0, LANES, size)  # first column of each head
+            heads = [
+                Head((start + first) // size, slice(first, first + size))
+                for first in range(0, LANES, size)
+            ]
             for first in range(0, self._query_length, QUERY_CHUNK):
                 chunk = slice(first, first + QUERY_CHUNK)
-                for head in heads:
+                for i in range(0, len(heads), heads_at_once):
                     yield Step(
                         columns=columns,
                         chunk=chunk,
                         keys=self._keys_seen_by(chunk),
-                        head=(start + head) // size,
-                        head_columns=slice(head, head + size),
-                        is_first_head=head == 0,
-                        is_last_head=head == heads[-1],
+                        heads=tuple(heads[i : i + heads_at_once]),
+                        is_first=i == 0,
+                        is_last=i + heads_at_once >= len(heads),
                     )
 
     def _keys_seen_by(self, queries):
@@ -148,40 +158,47 @@ class Program:
             sees &= jnp.abs(self._ahead) <= -(-window // self._length)
         return sees
 
-    def mask_other_heads(self, step, x):
-        """Zero the columns of other heads in a window [N, 128]."""
-        if step.is_first_head and step.is_last_head:
+    def for_each_head(self, step, x):
+        """Return a window [N, 128] once for each head, [heads N, 128].
+
+        The columns of other heads are zero.
+        """
+        if self.options.head_size == LANES:
             return x
         column = lax.broadcasted_iota(jnp.int32, x.shape, 1)
-        own = (column >= step.head_columns.start) & (column < step.head_columns.stop)
-        return jnp.where(own, x.astype(jnp.float32), 0.0).astype(x.dtype)
+        copies = []
+        for head in step.heads:
+            own = (column >= head.columns.start) & (column < head.columns.stop)
+            copies.append(jnp.where(own, x.astype(jnp.float32), 0.0).astype(x.dtype))
+        return jnp.concatenate(copies)
 
     def scores(self, step, key, query):
-        """Return K Q^T, [M, N], of keys [M, 128] and queries [N, 128].
+        """Return K Q^T of each head, [M, N], of keys [M, 128] and its queries.
 
-        Keys that a query does not see have `HIDDEN_SCORE`.
+        Keys that a query does not see have `HIDDEN_SCORE`. The queries are of
+        `for_each_head`.
         """
         options = self.options
-        scores = dot_transposed(key, query)
+        scores = split(dot_transposed(key, query))
         queries = self._queries[0, :, step.chunk] if options.packed else 0
         visible = self._keys[step.keys] == queries
         if options.causal or options.window is not None:
-            key_index, query_index = _indices(len(scores))
+            key_index, query_index = _indices(len(key))
             distance = key_index - query_index + (step.keys.start - step.chunk.start)
             distance += self._ahead * self._length
         if options.causal:
             visible &= distance <= 0
         if options.window is not None:
             visible &= jnp.abs(distance) <= options.window
-        return jnp.where(visible, scores, HIDDEN_SCORE)
+        return [jnp.where(visible, x, HIDDEN_SCORE) for x in scores]
 
-    def make_dropout(self, step):
+    def make_dropout(self, step, head):
         """Return a function that zeroes dropped entries of [M, N], without scaling."""
         if not self.options.rate:
             return lambda x: x
         block = pl.program_id(0) * pl.num_programs(1) + pl.program_id(1)
         first = randomness.advance(
-            self._counters[block * self._heads + step.head],
+            self._counters[block * self._heads + head.index],
             jnp.uint32(step.chunk.start * self._size),
         )
         upper, lower = dropout.mask_pairs(self._words + first, self.options.rate)
@@ -198,6 +215,12 @@ def _indices(num_keys):
     """Return indices of keys and of queries, [M, N]."""
     shape = num_keys, QUERY_CHUNK
     return tuple(lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+
+
+def split(x):
+    """Return the [M, N] of each head of a product [M, heads N]."""
+    starts = range(0, x.shape[1], QUERY_CHUNK)
+    return [x[:, start : start + QUERY_CHUNK] for start in starts]
 
 
 def dot(x, y):
