@@ -153,7 +153,7 @@ def packed_rows():
             marks=pytest.mark.runs,
         ),
         ("albert", {}),
-        ("modernbert", {"num_layers": 7}),
+        pytest.param("modernbert", {"num_layers": 7}, marks=pytest.mark.runs),
         ("deberta", {"remat": "attention", "num_layers": 2}),
         pytest.param("ultrabert", {"remat": "layer"}, marks=pytest.mark.runs),
     ],

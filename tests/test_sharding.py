@@ -125,6 +125,7 @@ def assert_split(tree):
     assert kernel.addressable_shards[0].data.size == kernel.size // 4
 
 
+@pytest.mark.runs
 def test_a_mesh_gives_the_loss_curve_of_one_device_to_muon():
     """Three layers do not divide evenly among the devices."""
     state, expected = compare(BERT, initialises=True, name="muon")
@@ -141,7 +142,7 @@ def test_a_mesh_gives_the_loss_curve_of_one_device_to_muon():
         pytest.param("a teacher", marks=pytest.mark.runs),
         pytest.param("shared layers", marks=pytest.mark.slow),
         pytest.param("replaced tokens", marks=pytest.mark.runs),
-        "two streams",
+        pytest.param("two streams", marks=pytest.mark.runs),
     ],
 )
 def test_a_mesh_gives_the_losses_of_one_device_to_relatives(name):

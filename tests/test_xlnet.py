@@ -175,7 +175,13 @@ def compute(batch, *keys, **changes):
 
 
 @pytest.mark.parametrize(
-    "change", [{"remat": "attention", "scan_layers": False}, {"remat": "layer"}]
+    "change",
+    [
+        pytest.param(
+            {"remat": "attention", "scan_layers": False}, marks=pytest.mark.runs
+        ),
+        {"remat": "layer"},
+    ],
 )
 def test_loops_and_recomputation_change_nothing(change):
     """With dropout. In a loop, the last layer computes all positions."""
