@@ -40,10 +40,11 @@ from jax.experimental.pallas import tpu as pltpu
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# From here on, shapes in the model's signatures are checked at every call.
+# Shapes in the model's signatures can be checked from here on (`checked_shapes`).
 jaxtyping.install_import_hook(
     ["bert_jax.model", "bert_jax.objectives"], "beartype.beartype"
 )
+jaxtyping.config.update("jaxtyping_disable", True)
 
 import published
 import saved
@@ -77,6 +78,18 @@ def forgotten_programs():
     yield
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture(scope="module")
+def checked_shapes():
+    """Check the shapes in the model's signatures at every call.
+
+    The files that use it call every part of the model. In others that trace models, the
+    checks would take a tenth of the time.
+    """
+    jaxtyping.config.update("jaxtyping_disable", False)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="session", autouse=True)

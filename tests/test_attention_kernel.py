@@ -20,6 +20,8 @@ from bert_jax.model.kernels import decisions, overlapping_pieces, tpu_attention
 from bert_jax.planning import topology
 from bert_jax.training import sharding
 
+pytestmark = pytest.mark.usefixtures("checked_shapes")
+
 NO_BIASES = (None,) * 3
 
 

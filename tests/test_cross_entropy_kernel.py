@@ -18,6 +18,8 @@ from bert_jax.objectives import metric_sums
 from bert_jax.planning import topology
 from bert_jax.training import sharding
 
+pytestmark = pytest.mark.usefixtures("checked_shapes")
+
 # Several blocks of rows and of the vocabulary, whose last ones are not full.
 SHAPE, VOCAB_SIZE, PADDED_SIZE = (8, 75), 2200, 2304
 

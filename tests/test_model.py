@@ -26,6 +26,8 @@ from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import masked_lm, metric_sums
 
+pytestmark = pytest.mark.usefixtures("checked_shapes")
+
 
 def test_initial_values_and_loss():
     encoder = config.EncoderConfig(

@@ -27,6 +27,8 @@ from bert_jax.objectives import (
     tagging,
 )
 
+pytestmark = pytest.mark.usefixtures("checked_shapes")
+
 ROWS = 4
 LEFT_TO_RIGHT = dataclasses.replace(TINY, causal=True)
 DECIDED = dataclasses.replace(TINY, initializer_range=0.5)

@@ -25,6 +25,8 @@ from bert_jax.objectives import (
     tagging,
 )
 
+pytestmark = pytest.mark.usefixtures("checked_shapes")
+
 DISCRIMINATOR_WEIGHT = 50
 # Objectives of cases that are fine-tuned, by the end of their names.
 TASKS = {

@@ -19,6 +19,8 @@ from bert_jax.model.kernels import residual
 from bert_jax.planning import topology
 from bert_jax.training import sharding
 
+pytestmark = pytest.mark.usefixtures("checked_shapes")
+
 # Results of either kind of block: two copies of the norm, or the sum and its norm.
 RESULTS = 2
 

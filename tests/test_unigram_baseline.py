@@ -12,6 +12,8 @@ from bert_jax import pretraining
 from bert_jax.objectives import unigram_baseline
 from bert_jax.training import metrics_file
 
+pytestmark = pytest.mark.usefixtures("checked_shapes")
+
 
 def table(p, mask_token_rate, random_token_rate):
     """Return P(w, y) of visible token w, [MASK] last, and label y, by loops."""

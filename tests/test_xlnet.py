@@ -25,6 +25,8 @@ from bert_jax.model.inputs import Inputs
 from bert_jax.model.xlnet.encoder import Targets
 from bert_jax.objectives import permutation_lm
 
+pytestmark = pytest.mark.usefixtures("checked_shapes")
+
 FIXTURE = pathlib.Path(__file__).parent / "fixtures/xlnet.npz"
 XLNET = dataclasses.replace(TINY, positions="relative")
 SPEC = huggingface.ModelSpec(
