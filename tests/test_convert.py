@@ -99,7 +99,7 @@ OTHERS_PUBLISHED = (
 
 
 @pytest.mark.parametrize(
-    "cases", [PUBLISHED, pytest.param(OTHERS_PUBLISHED, marks=pytest.mark.runs)]
+    "cases", [PUBLISHED, pytest.param(OTHERS_PUBLISHED, marks=pytest.mark.slow)]
 )
 def test_published_folders_come_back_bit_for_bit(cases, tmp_path):
     for case in cases:

@@ -162,7 +162,7 @@ def test_tpus_use_the_kernels_where_shapes_allow():
 @pytest.mark.parametrize(
     ("name", "shape", "size", "columns"),
     [
-        ("v6e:1x1", (9, 308), 50432, 1024),
+        pytest.param("v6e:1x1", (9, 308), 50432, 1024, marks=pytest.mark.slow),
         ("v5e:1x1", (8, 20), 30592, 768),
         ("v4:2x2x1", (2, 85), 8192, 128),
         ("v5e:1x1", (2, 85), 104, 128),

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 TEXT = (ROOT / "docs/data.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.runs
+@pytest.mark.slow
 def test_the_table_of_batches_equals_the_script_s_output():
     table = TEXT.split("<!-- batches-table -->\n")[1]
     assert table.split("<!-- /batches-table -->")[0] == show_batches.table()

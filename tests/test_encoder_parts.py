@@ -153,9 +153,9 @@ def packed_rows():
             marks=pytest.mark.runs,
         ),
         ("albert", {}),
-        pytest.param("modernbert", {"num_layers": 7}, marks=pytest.mark.runs),
+        pytest.param("modernbert", {"num_layers": 7}, marks=pytest.mark.slow),
         ("deberta", {"remat": "attention", "num_layers": 2}),
-        pytest.param("ultrabert", {"remat": "layer"}, marks=pytest.mark.runs),
+        pytest.param("ultrabert", {"remat": "layer"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

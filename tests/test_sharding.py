@@ -139,9 +139,9 @@ def test_a_mesh_gives_the_loss_curve_of_one_device_to_muon():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("a teacher", marks=pytest.mark.runs),
+        pytest.param("a teacher", marks=pytest.mark.slow),
         pytest.param("shared layers", marks=pytest.mark.slow),
-        pytest.param("replaced tokens", marks=pytest.mark.runs),
+        pytest.param("replaced tokens", marks=pytest.mark.slow),
         pytest.param("two streams", marks=pytest.mark.runs),
     ],
 )
