@@ -212,6 +212,16 @@ def test_bad_lines_are_reported_and_left_out(tmp_path):
     assert problems.count == 2 + 5
 
 
+@pytest.mark.parametrize("kind", ["text", "wikiextractor"])
+def test_bad_lines_are_counted_once_wherever_a_file_is_cut(kind, tmp_path):
+    line = b"<doc >\n" if kind == "wikiextractor" else b"good\n"
+    (tmp_path / "a").write_bytes(line + b"\xff\n" * 20)
+    for split_bytes in (10, 1000):
+        source = sources.Source(str(tmp_path / "a"), kind, split_bytes=split_bytes)
+        _, problems = read_all(source)
+        assert problems.count == 20
+
+
 def test_long_documents_and_lines_are_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(document_files, "_MAX_DOCUMENT_CHARS", 50)
     monkeypatch.setattr(document_files, "_MAX_LINE_BYTES", 20)

@@ -164,7 +164,8 @@ class _Lines:
                 text = line.decode("utf-8" if self._offset else "utf-8-sig")
                 yield self._offset, text
             except UnicodeDecodeError:
-                self.report("not UTF-8; left out this line")
+                if self._offset < self.end:  # the next range reports later lines
+                    self.report("not UTF-8; left out this line")
 
     def _lines(self) -> Iterator[bytes]:
         """Yield lines from the stream's position on, and cut long ones."""
