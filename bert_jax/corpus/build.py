@@ -78,9 +78,11 @@ def build(
         if not is_empty:
             _finish(folder, tokenizer, identity, results, problems)
     # The lock is closed by now: network file systems keep folders with open files.
+    if is_empty:  # nothing is worth keeping, and the corrected command needs the folder
+        for left in folder.glob("*.arrow*"):
+            left.unlink()
+    storage.remove_folder(folder / build_state.FOLDER)
     if is_empty:
-        # Nothing is worth keeping, and the corrected command needs the folder.
-        storage.remove_folder(folder)
         if held_out := sum(result.held_out.documents for result in results):
             raise UserError(
                 f"no document is left for training: held_out={settings.held_out} "
@@ -89,7 +91,6 @@ def build(
             )
         why = f" ({problems[0]})" if problems else ""
         raise UserError(f"no document for training in the input{why}")
-    storage.remove_folder(folder / build_state.FOLDER)
     return shards.open_corpus(folder)
 
 
