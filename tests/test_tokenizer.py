@@ -17,7 +17,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shards, sources, vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import vocabularies
-from bert_jax.tokenizer import pipelines, sentencepiece_model
+from bert_jax.tokenizer import pipelines, sentencepiece_model, special_tokens
 
 VOCABULARIES = pathlib.Path(__file__).parents[2] / "shared/data/vocab"
 
@@ -297,6 +297,23 @@ def test_a_vocabulary_with_added_tokens_has_no_vocab_txt(tmp_path):
     pipeline.add_tokens(["a b"])
     with pytest.raises(UserError, match="no WordPiece tokenizer that splits texts lik"):
         vocabularies.write_wordpiece(tokenizer_lib.make(pipeline), tmp_path)
+
+
+def test_a_vocabulary_with_other_markers_has_no_vocab_txt(tmp_path):
+    """google-research/bert knows `##` and BERT's special tokens only."""
+    for names, prefix in (
+        (special_tokens.SPECIAL_TOKENS, "@@"),
+        (special_tokens.BYTE_BPE_SPECIAL_TOKENS, "##"),
+    ):
+        model = tokenizers.models.WordPiece(
+            {token: i for i, token in enumerate([*names, "a", f"{prefix}a"])},
+            unk_token=names.unk,
+            continuing_subword_prefix=prefix,
+        )
+        tokenizer = tokenizer_lib.make(pipelines.bert_steps(model, True, True))
+        assert tokenizer.encode("aa") == [5, 6]
+        with pytest.raises(UserError, match="no WordPiece tokenizer that splits"):
+            vocabularies.write_wordpiece(tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -314,7 +314,9 @@ def write_wordpiece(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
     added = {token["content"] for token in steps["added_tokens"]}
     if (
         tokenizer.model_type != "WordPiece"
-        or not added <= {*tokenizer.special_tokens}
+        or tokenizer.special_tokens != SPECIAL_TOKENS
+        or steps["model"]["continuing_subword_prefix"] != "##"
+        or not added <= {*SPECIAL_TOKENS}
         or normaliser != expected["normalizer"]
         or steps["pre_tokenizer"] != expected["pre_tokenizer"]
     ):
