@@ -488,6 +488,16 @@ def test_sentences_end_behind_the_mark_of_a_list_item(mark):
     assert splits.segment("en", "Plain. Text.") == ["Plain. ", "Text."]
 
 
+@pytest.mark.parametrize("space", ["\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}"])
+def test_wide_spaces_are_kept(space):
+    """`sentencex` panics at such a space between an initial and a period."""
+    text = f"This was plan B{space}. It{space}failed{space}. Then it worked."
+    for language in ("en", "fr", "ja"):
+        segments = splits.segment(language, text)
+        assert "".join(segments) == text and segments[-1] == "Then it worked."
+    assert splits.segment("en", "") == [""]
+
+
 def test_corpus_holds_every_document_once(corpus, documents, wordpiece):
     got = {
         split: [tuple(d["tokens"]) for d in documents_of(corpus, split)]

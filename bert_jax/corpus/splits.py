@@ -27,6 +27,9 @@ _BATCH_SENTENCES = 2000  # sentences that are tokenised together
 _ITEM = re.compile(
     r"^[ \t]*(?:(?:[•\u2043⁌⁍■□▪▫▶▸►◆◇○●◦★☆➢➣➤]|\(\w{1,6}\))[ \t]+)+", re.MULTILINE
 )
+# White space outside ASCII before a period. After an initial, as in "Plan B\u00a0.", it
+# makes `sentencex` 1.0.32 panic.
+_WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\.)")
 _SPACES = " \t\r\n"
 # From the first space only: a run of spaces would take time as its square.
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*[\r\n][ \t\r\n]*")
@@ -118,13 +121,16 @@ def segment(language: str, text: str) -> list[str]:
 
     The mark of a list item, such as "(1)", is a part of the sentence after it.
     """
+    spaced = _WIDE_SPACE.sub(" ", text)  # of the same length
     marks = [match.span() for match in _ITEM.finditer(text)]
     segments = []
     begins = [(0, 0), *marks]
     ends = [begin for begin, _ in marks] + [len(text)]
     for (begin, after), end in zip(begins, ends, strict=True):
-        first, *others = sentencex.segment(language, text[after:end]) or [""]
-        segments += [text[begin:after] + first, *others]
+        sentences = sentencex.segment(language, spaced[after:end]) or [""]
+        first, *others = map(len, sentences)
+        cuts = [begin, *itertools.accumulate([after + first, *others])]
+        segments += [text[start:stop] for start, stop in itertools.pairwise(cuts)]
     return segments
 
 
