@@ -14,6 +14,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import splits
 from bert_jax.data import masking
 from bert_jax.errors import UserError
+from bert_jax.interop import vocabularies
 from bert_jax.prediction import filling
 from bert_jax.tasks import tagging
 from bert_jax.tokenizer import special_tokens
@@ -49,6 +50,20 @@ def check(pipeline, texts):
             assert 0 <= begin <= end <= len(text)
             assert begin == end or not text[begin].isspace()
     return tokenizer
+
+
+def test_unigram_models_without_a_token_for_unknown_text_are_refused(tmp_path):
+    """The library raises an error in the middle of a corpus; this is its default."""
+    splitter = pre_tokenizers.Metaspace()
+    pipeline = unigram(["a cat sat"] * 9, BERT, None, None, splitter)
+    pipeline.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match="Unigram model .* set its unk_id to the id"):
+        vocabularies.read(tmp_path)
+    values = json.loads(pipeline.to_str())
+    values["model"]["unk_id"] = BERT.index("[UNK]")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    tokenizer = vocabularies.read(tmp_path)
+    assert tokenizer.unk_id in tokenizer.encode("zebra")
 
 
 def test_stripped_texts_keep_the_spaces_between_words(documents):

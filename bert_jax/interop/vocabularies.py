@@ -72,6 +72,12 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
     settings = _read_settings(folder)
     if (folder / PIPELINE_FILE).exists():
         tokenizer = Tokenizer.load(folder, named)
+        model = tokenizer.steps()["model"]
+        if model["type"] == "Unigram" and model["unk_id"] is None:
+            raise UserError(
+                f"{folder}: the Unigram model in {PIPELINE_FILE} fails at unknown "
+                "characters; set its unk_id to the id of the token for them"
+            )
         _check_settings_agree(folder, tokenizer, settings)
         return _with_added_tokens(tokenizer, folder, settings)
     config = folder / "config.json"
