@@ -208,6 +208,14 @@ def test_sample_is_from_everywhere_and_counts_bytes(tmp_path):
         assert min(places) < 1000 and max(places) > 4000
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_of_a_sample_may_end_in_any_way(end, tmp_path):
+    """Byte-level BPE would learn words without the space before them."""
+    (tmp_path / "a.txt").write_bytes(f"a cat{end}the dog{end}{end}end".encode())
+    got = vocabulary.sample(sources.Source(f"{tmp_path}/a.txt", "text"), 10**6)
+    assert got == ["a cat", "the dog", "end"]
+
+
 def test_long_words_are_cut_in_a_sample(tmp_path):
     (tmp_path / "a.txt").write_text("x" * 9_500 + " y\n")
     got = vocabulary.sample(sources.Source(f"{tmp_path}/a.txt", "text"), 10**6)

@@ -128,7 +128,7 @@ def sample(source: sources.Source, sample_bytes: int) -> list[str]:
                 if part < 1:
                     chosen = (x for x in text.splitlines(True) if rng.random() < part)
                     text = "".join(chosen)
-                lines += [line for line in text.split("\n") if line.strip()]
+                lines += [line for line in re.split("[\r\n]", text) if line.strip()]
                 added = len(text.encode("utf-8"))
                 size += added
                 bar.update(added)
