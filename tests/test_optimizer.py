@@ -186,7 +186,10 @@ def test_lower_layers_learn_more_slowly():
     for layer_decay in (1.0, 0.5):
         c = dataclasses.replace(ADAM, layer_decay=layer_decay)
         made = optimizer.make_optimizer(c, lambda step: 1.0)
-        params, gradient = as_float32(parameters()), as_float32(parameters(1))
+        params, gradient = (
+            as_float32(tree | {"embedding_differences": tree["encoder"]["embeddings"]})
+            for tree in (parameters(), parameters(1))
+        )
         update, _ = jax.jit(made.update)(gradient, made.init(params), params)
         updates.append(tree_by_path.flatten(update))
     whole, scaled = updates

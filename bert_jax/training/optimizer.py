@@ -159,7 +159,7 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
     embeddings: 2 to N + 1, and N + 2.
     """
     layers = re.compile("^encoder/layers/")
-    embeddings = re.compile("^encoder/(embedding|distance_)")
+    embeddings = re.compile("^(encoder/(embedding|distance_)|embedding_differences/)")
 
     def rescale(updates, params):
         del params
