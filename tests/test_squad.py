@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import tracemalloc
 
 import numpy as np
 import published
@@ -227,6 +228,16 @@ def test_a_window_must_have_room_for_the_context():
     config_lib.check(config_lib.SquadConfig(length=69))
     with pytest.raises(UserError, match="max_question=64 must be at most 63, as a win"):
         config_lib.check(config_lib.SquadConfig(length=68))
+
+
+def test_windows_of_a_whole_book_fit_in_memory(wordpiece):
+    """An array of windows times tokens would have 400 MB."""
+    tracemalloc.start()
+    made = windows.make(["what"], ["value " * 20_000], wordpiece, SMALL)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(made.question) > 2_000 and made.has_most_context.sum() == 20_000
+    assert peak < 100e6
 
 
 # ---- answers

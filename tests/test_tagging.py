@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -291,6 +292,15 @@ def test_overlaps_are_half_a_window_where_words_are_short():
     spans, owners = tagging.windows([1] * 20, 8)
     assert spans == [(0, 8), (4, 12), (8, 16), (12, 20)]
     assert owners == [0] * 6 + [1] * 4 + [2] * 4 + [3] * 6
+
+
+def test_windows_of_a_whole_book_fit_in_memory():
+    """An array of windows times words would have 50 MB."""
+    tracemalloc.start()
+    tagging.windows([1] * 20_000, 126)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10e6
 
 
 # ---- the task

@@ -231,12 +231,11 @@ def windows(
         # The next word must fit, or the next window would end where this one does.
         overlap = min(capacity // 2, capacity - lengths[end])
         begin = int(np.searchsorted(starts, starts[end] - overlap))
-    context = np.full((len(spans), len(lengths)), -1)
-    for i, (begin, end) in enumerate(spans):
-        before = starts[begin:end] - starts[begin]
-        after = ends[end - 1] - ends[begin:end]
-        context[i, begin:end] = np.minimum(before, after)
-    return spans, context.argmax(0).tolist()
+    context = [
+        np.minimum(starts[i:j] - starts[i], ends[j - 1] - ends[i:j]) for i, j in spans
+    ]
+    begins = [begin for begin, _ in spans]
+    return spans, token_rows.best_window(begins, context, len(lengths)).tolist()
 
 
 def split(text: str) -> list[tuple[str, tuple[int, int]]]:

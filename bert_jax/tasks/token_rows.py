@@ -73,3 +73,20 @@ def truncate(a: list[int], b: list[int], limit: int) -> tuple[list[int], list[in
     """Shorten the longer list, the second one in a tie, to `limit` items in total."""
     b = b[: max(limit - len(a), limit // 2)]
     return a[: limit - len(b)], b
+
+
+def best_window(
+    begins: Sequence[int], scores: Sequence[np.ndarray], size: int
+) -> np.ndarray:
+    """Return the window in which each of `size` items scores highest, int [size].
+
+    Each window has its first item and the scores of its items, at least 0. The first of
+    several equal windows wins. A whole book may be one sequence, so no array here has
+    windows times items.
+    """
+    window, highest = np.full((2, size), -1)
+    for i, (begin, values) in enumerate(zip(begins, scores, strict=True)):
+        part = slice(begin, begin + len(values))
+        window[part] = np.where(values > highest[part], i, window[part])
+        highest[part] = np.maximum(values, highest[part])
+    return window

@@ -145,8 +145,9 @@ def _window_with_most_context(spans: list[tuple[int, int]], total: int) -> np.nd
     Context is measured on the side that has less of it. In a tie, a longer window wins,
     then the first.
     """
-    tokens = np.arange(total)
-    begin, count = np.array(spans).T[:, :, None]  # [windows, 1]
-    least = np.minimum(tokens - begin, begin + count - 1 - tokens)  # [windows, T]
     # The original adds 0.01 * count. In hundredths, the comparison is one of integers.
-    return np.argmax(np.where(least >= 0, 100 * least + count, -1), axis=0)
+    scores = [
+        100 * np.minimum(np.arange(count), np.arange(count)[::-1]) + count
+        for _, count in spans
+    ]
+    return token_rows.best_window([begin for begin, _ in spans], scores, total)
