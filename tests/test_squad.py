@@ -252,6 +252,14 @@ def random_outputs(made, seed=0):
     }
 
 
+def test_white_space_is_no_answer(byte_bpe):
+    config = dataclasses.replace(SMALL, nbest=32)
+    made = windows.make(["what"], ["It.\n\n\nIs."], byte_bpe, config)
+    (ranking,) = answers.rank(made, random_outputs(made), config)
+    assert len(ranking.answers) > 5
+    assert all(answer.text.strip() for answer in ranking.answers)
+
+
 @pytest.mark.parametrize("no_answers", [False, True])
 def test_answers_are_the_best_of_all_spans(no_answers, wordpiece):
     config = dataclasses.replace(SMALL, max_answer=5, nbest=6, no_answers=no_answers)

@@ -77,7 +77,8 @@ def rank(
         for _, row, start, end in sorted(spans):
             begin, stop = _characters(windows, row, start, end)
             text = windows.contexts[i][begin:stop]
-            if text and len(answers) < config.nbest:
+            # Byte-level BPE has tokens of white space.
+            if text.strip() and len(answers) < config.nbest:
                 logits = float(start_logits[row, start]), float(end_logits[row, end])
                 answers.setdefault(text, (begin, stop, *logits))
         odds = None
