@@ -439,7 +439,11 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
     [
         ("v6e:1x1", Case(4, rate=0.1, dtype="bfloat16")),
         ("v5e:1x1", Case(4, 32, rate=0.1, documents=True, causal=True)),
-        ("v4:2x2x1", Case(length=1024, window=64, rotary=True, dtype="bfloat16")),
+        pytest.param(
+            "v4:2x2x1",
+            Case(length=1024, window=64, rotary=True, dtype="bfloat16"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "v6e:1x1",
             Case(4, 32, 1024, documents=True, rotary=True, dtype="bfloat16"),
@@ -448,7 +452,11 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         ("v5e:1x1", Case(length=8192, rows=1, window=64, dtype="bfloat16")),
         ("v4:2x2x1", Case(length=8192, rows=1, rotary=True, dtype="bfloat16")),
         ("v4:2x2x1", Case(length=256, rate=0.1, documents=True, rotary=True)),
-        ("v4:2x2x1", Case(length=1024, rate=0.1, rotary=True, dtype="bfloat16")),
+        pytest.param(
+            "v4:2x2x1",
+            Case(length=1024, rate=0.1, rotary=True, dtype="bfloat16"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "v5e:1x1",
             Case(length=1024, rate=0.1, documents=True, rotary=True),

@@ -108,7 +108,14 @@ def test_published_folders_come_back_bit_for_bit(cases, tmp_path):
         assert_came_back(done, out, source)
 
 
-@pytest.mark.parametrize("case", ["tagging", "modernbert", "nomicbert_tagging"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "tagging",
+        "modernbert",
+        pytest.param("nomicbert_tagging", marks=pytest.mark.slow),
+    ],
+)
 def test_a_published_folder_comes_back_from_a_native_checkpoint(case, tmp_path):
     source, native = published.folder(case), tmp_path / "native"
     convert.convert(str(source), str(native))
@@ -579,7 +586,10 @@ def test_a_head_without_arrays_is_not_missing():
     assert dataclasses.replace(spec, encoder=encoder).heads == []
 
 
-@pytest.mark.parametrize("case", ["electra_generator", "roberta_masked_lm"])
+@pytest.mark.parametrize(
+    "case",
+    ["electra_generator", pytest.param("roberta_masked_lm", marks=pytest.mark.slow)],
+)
 def test_a_head_has_the_activation_of_its_class(case, tmp_path):
     """ELECTRA's and RoBERTa's heads compute GELU, whatever `hidden_act` says."""
     source = published.write(case, tmp_path / "source")
