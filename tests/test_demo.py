@@ -254,6 +254,7 @@ def test_curves_show_the_records():
         record(2, "eval", mlm_loss=2.5),
     ]
     runs = [[record(4, "eval", accuracy=a)] for a in (0.5, 0.7)]
+    runs[0].insert(0, record(2, "eval", accuracy=0.4))  # another `eval_every`
     picture = curves.draw(
         records,
         "T",

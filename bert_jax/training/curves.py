@@ -214,9 +214,10 @@ def _style(baseline: str) -> dict[str, Any]:
 def _draw_finetuned(axis: axes.Axes, finetuned: dict[str, list[list[Record]]]) -> None:
     """Draw the mean over runs of the held-out accuracy, and its range."""
     for color, (name, runs) in zip(_COLORS, finetuned.items(), strict=False):
-        series = [_series(records, "accuracy", "eval") for records in runs]
-        steps = [step for step, _ in series[0]]
-        values = np.array([[value for _, value in one] for one in series])
+        series = [dict(_series(records, "accuracy", "eval")) for records in runs]
+        # A start with another `loop.eval_every` evaluates at other steps.
+        steps = sorted(set.intersection(*map(set, series)))
+        values = np.array([[one[step] for step in steps] for one in series])
         axis.plot(steps, values.mean(0), ".-", color=color, label=name)
         axis.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.2)
     axis.set_ylabel("accuracy, fine-tuned")
