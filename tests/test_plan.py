@@ -6,6 +6,7 @@ Tests that compile have the marker `plans`; their programs are small.
 import dataclasses
 import json
 import re
+import shlex
 
 import commands
 import jax
@@ -452,6 +453,9 @@ def test_alternatives_can_be_sharded():
     assert search.suggestions(planner(), config, fitting) == []
     more = search.alternatives(planner(), tiny(phase={"batch_size": 24}), 0)
     assert "--config.phases[0].micro_batches=3" in more
+    layout = "--config.mesh.data=-1 --config.mesh.fsdp=8"
+    line = search._describe(search.Trial(layout, fake_phase()), fitting)
+    assert shlex.split(line.partition(": ")[0]) == layout.split()
 
 
 # ---- parts of the model on a TPU

@@ -149,7 +149,8 @@ def _describe(trial: Trial, plan: Plan) -> str:
         if phase.fits
         else page.describe_excess(phase, plan)
     )
-    return f"  '{trial.change}': {result}"
+    flags = trial.change.replace(" ", "' '")  # each quoted for a shell
+    return f"  '{flags}': {result}"
 
 
 def suggestions(
