@@ -109,6 +109,8 @@ while true; do
   began=$SECONDS
   "$@" &
   child=$!
+  # A request arrived before the child was known.
+  [[ -z $stopping ]] || pass_on TERM
   status=0
   wait_for_child || status=$?
   say "exit status $status after $((SECONDS - began)) s"

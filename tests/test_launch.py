@@ -341,6 +341,15 @@ def test_restart_passes_signals_on(launched, tmp_path, program):
     assert ("exit status 75" in text) == is_running
 
 
+def test_restart_stops_a_program_that_has_just_begun(launched, tmp_path):
+    """A request arrives after the fork, before the loop has the program's pid."""
+    script = tmp_path / "env.sh"
+    stops = "[[ $BASH_COMMAND != child=?! ]] || { kill $$; sleep 0.2; }"
+    script.write_text(f"trap '{stops}' DEBUG\n")
+    result = restart(launched, "--", "sleep", "60", BASH_ENV=str(script))
+    assert "exit status 143" in result.stderr
+
+
 def holds(lock: pathlib.Path) -> bool:
     return subprocess.run(["flock", "-n", lock, "true"]).returncode != 0
 
