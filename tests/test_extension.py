@@ -147,7 +147,7 @@ def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
     )
 
 
-@pytest.mark.runs
+@pytest.mark.slow
 def test_pretraining_continues_with_the_new_words(pretrained, text_file, tmp_path):
     folder = tmp_path / "extended"
     extend(pretrained, text_file, folder, words=200, min_count=5)

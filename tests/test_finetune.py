@@ -349,6 +349,7 @@ def test_best_checkpoint_is_kept(name, best_of, pretrained, task, tmp_path, caps
     assert json.loads((tmp_path / "results.json").read_text()) == results
 
 
+@pytest.mark.slow
 def test_the_best_state_may_be_earlier_than_that_of_a_killed_start(
     pretrained, task, tmp_path, monkeypatch
 ):

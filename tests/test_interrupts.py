@@ -117,7 +117,7 @@ def test_a_request_between_two_phases_ends_the_process(first):
     assert watched.lines[-1] == "stopped; the same command continues\n"
 
 
-@pytest.mark.runs
+@pytest.mark.slow
 def test_a_request_while_a_later_phase_is_compiled(corpus, tmp_path):
     """The steps of the phase before are saved."""
     recipe = f"{runs.ROOT}/configs/bert_miniature.py:tiny,smoke"

@@ -496,19 +496,22 @@ def test_accuracy_needs_no_extra_pass_over_the_logits():
 
 @needs_compiler
 def test_command_prints_only_json():
-    got = commands.succeed(
+    got = commands.run(
         "plan",
         "--config=configs/bert_miniature.py:smoke",
         "--config.encoder.num_layers=1",
         "--config.encoder.vocab_size=200",
         "--topology=v5e:1x1",
         "--json",
+        "--schedule",
     )
     values = json.loads(got.stdout)
     assert values["chips"] == values["hosts"] == 1
     assert values["fits"] and values["suggestions"] == []
     assert [phase["length"] for phase in values["phases"]] == [32, 64]
     assert values["phases"][0]["traffic"] == []
+    for phase in values["phases"]:
+        assert 0 < phase["cost"]["scheduled"] < phase["cycles"]
     assert got.stderr.splitlines() == [
         "importing JAX",
         "compiling phase 1 of 2, length 32",

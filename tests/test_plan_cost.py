@@ -84,6 +84,7 @@ def test_page_has_both_measures():
     assert "estimated, ms" not in without_clock
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_plan_with_schedule():
     """Twice the rows take more cycles of kernels."""

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.runs
 TEXTS = ["The value of the expression.", "A class is an object, and a name is not."]
 
 # Other families run in `pytest -m slow` only.
-NOT_SLOW = "deberta", "electra", "xlnet"
+NOT_SLOW = "deberta", "xlnet"
 each = pytest.mark.parametrize(
     "name",
     [

@@ -125,7 +125,7 @@ def assert_split(tree):
     assert kernel.addressable_shards[0].data.size == kernel.size // 4
 
 
-@pytest.mark.runs
+@pytest.mark.slow
 def test_a_mesh_gives_the_loss_curve_of_one_device_to_muon():
     """Three layers do not divide evenly among the devices."""
     state, expected = compare(BERT, initialises=True, name="muon")
