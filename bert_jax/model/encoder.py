@@ -123,6 +123,8 @@ class Encoder(nn.Module):
             raise ValueError(
                 "return_hidden_states and return_attention need read_at=None"
             )
+        if self.is_initializing():  # `setup` has made all parameters
+            return Encoded(x)
         c = self.config
         keys = randomness.fold_in(dropout_keys, "layers")
 
