@@ -311,7 +311,7 @@ def test_differences_of_embeddings_are_extended(corpus, tmp_path):
     assert got.shape[0] == 96 and not got[rows:].any()
 
 
-@pytest.mark.runs
+@pytest.mark.slow
 def test_run_from_a_published_checkpoint(corpus, pretrained, tmp_path):
     """The encoder is the checkpoint's, not the recipe's."""
     published_folder, folder = tmp_path / "published", tmp_path / "run"

@@ -276,7 +276,7 @@ def test_both_halves_of_an_electra_come_back(tmp_path):
         convert.export(model, str(tmp_path / "original"), "tensorflow")
 
 
-@pytest.mark.runs
+@pytest.mark.slow
 def test_a_deberta_with_disentangled_embeddings_goes_out_with_the_sums(tmp_path):
     """The generator has the shared embeddings, and a native checkpoint both parts."""
     asked = config.ReplacedTokensConfig(

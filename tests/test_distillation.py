@@ -168,7 +168,7 @@ def save_teacher(folder, corpus, make_objective):
     )
 
 
-@pytest.mark.runs
+@pytest.mark.slow
 def test_a_run_resumes_bit_for_bit_with_a_teacher_of_any_format(
     corpus, pretrained, tmp_path
 ):

@@ -453,6 +453,7 @@ def test_a_missing_or_changed_shard_is_refused_before_parameters(corpus, tmp_pat
     assert "initialising" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_while_saving(undisturbed, corpus, tmp_path):
     """The checkpoint before is whole, and the same command goes on when there is room.
 

@@ -291,7 +291,7 @@ def test_a_run_reports_each_corpus_and_all_together(run, corpora):
         )
 
 
-@pytest.mark.runs
+@pytest.mark.slow
 def test_each_corpus_is_evaluated_as_if_it_were_alone(run, corpora):
     """Runs on other mixtures are evaluated on the same rows with the same masks."""
     workdir, config, _ = run

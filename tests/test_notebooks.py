@@ -41,7 +41,7 @@ def run(checkpoint, tmp_path, monkeypatch):
     plt.close("all")
 
 
-@pytest.mark.runs
+@pytest.mark.slow
 def test_an_untrained_model_has_the_loss_of_guessing(run, capsys):
     got = run("look_inside.ipynb")
     vocabulary = got["config"].encoder.padded_vocab_size

@@ -149,7 +149,7 @@ def initial(settings):
 
 
 @pytest.mark.parametrize(
-    "name", ["next sentence", pytest.param("left to right", marks=pytest.mark.runs)]
+    "name", ["next sentence", pytest.param("left to right", marks=pytest.mark.slow)]
 )
 def test_packing_keeps_losses_and_gradients(name, corpus):
     settings = OBJECTIVES[name]

@@ -120,6 +120,7 @@ def test_checkpoints_have_the_encoder_of_their_phase(undisturbed):
         assert (encoder.rotary_base, encoder.local_rotary_base) == bases
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_in_its_second_phase_ends_the_same(
     undisturbed, corpus, tmp_path, monkeypatch
 ):

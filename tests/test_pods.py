@@ -36,6 +36,7 @@ def read_by_two(corpus, tmp_path_factory):
     return place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", range(len(pod_batches.CASES)))
 def test_processes_read_their_rows_of_the_batches_of_one(case, read_by_two, corpus):
     axes, groups = pod_batches.CASES[case]

@@ -22,12 +22,11 @@ pytestmark = pytest.mark.runs
 
 TEXTS = ["The value of the expression.", "A class is an object, and a name is not."]
 
-# Other families run in `pytest -m slow` only.
-NOT_SLOW = "deberta", "xlnet"
 each = pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name not in NOT_SLOW))
+        # Other families run in `pytest -m slow` only.
+        pytest.param(name, marks=[pytest.mark.slow] * (name != "xlnet"))
         for name in recipes.FAMILIES
     ],
 )

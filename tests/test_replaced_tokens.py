@@ -55,7 +55,7 @@ def test_noise_is_finite_and_rises_with_the_word():
     np.testing.assert_allclose(noise, -np.log(-np.log(u)), rtol=1e-5)
 
 
-@pytest.mark.runs
+@pytest.mark.slow
 def test_disentangled_embeddings_split_the_gradient_of_tied_ones():
     """Losses are the same at first; the differences take the discriminator's part."""
     encoder = dataclasses.replace(TINY, num_layers=1)

@@ -136,15 +136,8 @@ def test_a_mesh_gives_the_loss_curve_of_one_device_to_muon():
     assert relative_distance(state.params, expected.params) < 1e-4
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("a teacher", marks=pytest.mark.slow),
-        pytest.param("shared layers", marks=pytest.mark.slow),
-        pytest.param("replaced tokens", marks=pytest.mark.slow),
-        pytest.param("two streams", marks=pytest.mark.runs),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RELATIVES)
 def test_a_mesh_gives_the_losses_of_one_device_to_relatives(name):
     state, _ = compare(RELATIVES[name])
     assert_split(state.opt_state[1].mean)
