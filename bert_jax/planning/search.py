@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ _SEARCH_COMPILATIONS = 8
 class Trial:
     """Compiled variant of a phase."""
 
-    change: str  # flag that selects the variant
+    change: str  # flags that select the variant, for a shell
     phase: PhasePlan
 
 
@@ -95,7 +96,8 @@ def alternatives(
 
 
 def _flags(changes: dict[str, Any]) -> str:
-    return " ".join(f"--config.{path}={value}" for path, value in changes.items())
+    """Return the flags of changes, quoted for a shell."""
+    return shlex.join(f"--config.{path}={value}" for path, value in changes.items())
 
 
 def _changed(
@@ -149,8 +151,7 @@ def _describe(trial: Trial, plan: Plan) -> str:
         if phase.fits
         else page.describe_excess(phase, plan)
     )
-    flags = trial.change.replace(" ", "' '")  # each quoted for a shell
-    return f"  '{flags}': {result}"
+    return f"  {trial.change}: {result}"
 
 
 def suggestions(
