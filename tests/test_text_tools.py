@@ -45,6 +45,18 @@ def test_published_vocabulary(text_file, wordpiece, tmp_path):
     assert tokenizer.tokens == wordpiece.tokens
 
 
+@pytest.mark.parametrize("cased", [False, True])
+def test_published_vocabulary_shows_its_case(text_file, wordpiece, tmp_path, cased):
+    vocabulary = tmp_path / "vocab.txt"
+    tokens = [*wordpiece.tokens, *["Capital"] * cased]
+    vocabulary.write_text("\n".join(tokens), encoding="utf-8")
+    flags = [f"--input={text_file}", f"--tokenizer={vocabulary}"]
+    succeed("build_corpus", *flags, f"--output={tmp_path / 'c'}")
+    tokenizer = shards.open_corpus(tmp_path / "c").tokenizer
+    normaliser = tokenizer.steps()["normalizer"]
+    assert normaliser["lowercase"] == normaliser["strip_accents"] == (not cased)
+
+
 def test_bad_text_is_reported_and_the_rest_is_kept(tmp_path, wordpiece):
     wordpiece.save(tmp_path / "t")
     (tmp_path / "a.txt").write_bytes(b"One good document.\n\nAn\xff other.\n\nThird.\n")

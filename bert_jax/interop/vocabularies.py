@@ -230,26 +230,30 @@ def _fairseq_pipeline(folder: storage.Path, name: str) -> tokenizers.Tokenizer:
 
 
 def read_google(folder: pathlib.Path) -> Tokenizer:
-    """Read the `vocab.txt` in a folder of google-research/bert or electra.
-
-    Without settings, text is lower-cased if no token has a capital letter.
-    """
-    path = folder / _WORDPIECE
-    tokenizer = read_wordpiece(path, False, False)
-    words = [token for token in tokenizer.tokens if not token.startswith("[")]
-    lower_case = all(word == word.lower() for word in words)
+    """Read the `vocab.txt` in a folder of google-research/bert or electra."""
     settings = _read_settings(folder)
-    lower_case = settings.get("do_lower_case", lower_case)
-    strip_accents = settings.get("strip_accents", lower_case)
-    return read_wordpiece(path, lower_case, strip_accents)
+    return read_wordpiece(
+        folder / _WORDPIECE,
+        settings.get("do_lower_case"),
+        settings.get("strip_accents"),
+    )
 
 
 def read_wordpiece(
-    path: str | os.PathLike, lower_case: bool, strip_accents: bool
+    path: str | os.PathLike, lower_case: bool | None, strip_accents: bool | None
 ) -> Tokenizer:
-    """Read a `vocab.txt` of google-research/bert; see `pipelines.bert_steps`."""
+    """Read a `vocab.txt` of google-research/bert; see `pipelines.bert_steps`.
+
+    If `lower_case` is None, text is lower-cased if no token has a capital letter. If
+    `strip_accents` is None, it equals `lower_case`.
+    """
     try:
         tokens = pipelines.parse_wordpiece(storage.path(path).read_bytes())
+        if lower_case is None:
+            words = [token for token in tokens if not token.startswith("[")]
+            lower_case = all(word == word.lower() for word in words)
+        if strip_accents is None:
+            strip_accents = lower_case
         pipeline = pipelines.wordpiece(tokens, lower_case, strip_accents)
     except OSError as error:
         raise io_errors.explain(

@@ -50,8 +50,8 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
             "--special_tokens applies to a folder with a tokenizer.json only; a "
             "vocab.txt has BERT's special tokens"
         )
-    lower_case, strip_accents = text_input.normalisation("wordpiece")
-    return vocabularies.read_wordpiece(path, lower_case, strip_accents)
+    values = flags.FLAGS
+    return vocabularies.read_wordpiece(path, values.lower_case, values.strip_accents)
 
 
 def _special_tokens() -> dict[str, str]:

@@ -28,7 +28,7 @@ def define_flags() -> None:
         "lower_case",
         None,
         "Convert text to lower case. Default: yes, but not for byte-level BPE, which "
-        "keeps text as it is.",
+        "keeps text as it is, nor for a vocab.txt with capital letters.",
     )
     flags.DEFINE_bool("strip_accents", None, "Strip accents. Default: as --lower_case.")
 
