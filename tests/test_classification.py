@@ -1,6 +1,7 @@
 """Classes and numbers: labels, rows, metrics, files and the picture."""
 
 import dataclasses
+import gzip
 import itertools
 import json
 
@@ -227,7 +228,13 @@ def test_unusual_files_are_read(tmp_path):
     path.write_bytes("text\tlabel\r漢字\tя\r".encode())
     assert labelled_texts.read(path) == [Example("漢字", "", "я")]
     path.write_bytes("text\tlabel\n漢字\tя\n".encode("utf-16"))
-    with pytest.raises(UserError, match="not UTF-8 .*; iconv -f UTF-16 -t UTF-8 conv"):
+    with pytest.raises(UserError, match="is UTF-16; iconv -f UTF-16 -t UTF-8 conv"):
+        labelled_texts.read(path)
+    path.write_bytes(gzip.compress(b"text\tlabel\n"))
+    with pytest.raises(UserError, match="is compressed; let its name end in .gz"):
+        labelled_texts.read(path)
+    path.write_bytes("text\tlabel\ncafé\tx\n".encode("latin1"))
+    with pytest.raises(UserError, match="line 2: not UTF-8 .*; iconv -f LATIN1 -t UTF"):
         labelled_texts.read(path)
     long = "字" * 200_000
     (tmp_path / "a.csv").write_text(f"text,label\n{long},я\n")

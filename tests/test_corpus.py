@@ -261,7 +261,10 @@ def test_lines_that_end_in_carriage_returns_are_not_cut(tmp_path, monkeypatch):
         (gzip.compress(b"text", mtime=0), "compressed; let its name end in .gz"),
         (b"PAR1\x15\x04\x15\x0e", "a Parquet file; use --format=parquet"),
         (b"%PDF-1.7\n%\xe2\xe3\n1 0 obj\n", "a PDF document; extract its text"),
-        ("\ufeffDas ist Text.\n".encode("utf-16-le"), "UTF-16; convert it to UTF-8"),
+        (
+            "\ufeffDas ist Text.\n".encode("utf-16-le"),
+            "UTF-16; iconv -f UTF-16 -t UTF-8 converts it",
+        ),
         (b"\x7fELF\x02\x01\x01" + bytes(60), "binary"),
     ],
 )

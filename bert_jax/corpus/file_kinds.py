@@ -28,8 +28,8 @@ _NOT_TEXT = {
     b"\x28\xb5\x2f\xfd": "compressed; let its name end in .zst",
     b"PK\x03\x04": "a ZIP archive or an office document; extract its text",
     b"%PDF": "a PDF document; extract its text",
-    b"\xff\xfe": "UTF-16; convert it to UTF-8",
-    b"\xfe\xff": "UTF-16; convert it to UTF-8",
+    b"\xff\xfe": "UTF-16; iconv -f UTF-16 -t UTF-8 converts it",
+    b"\xfe\xff": "UTF-16; iconv -f UTF-16 -t UTF-8 converts it",
 }
 # By suffix, files that would be read as text with their tags or separators.
 _MARKUP = {

@@ -62,12 +62,13 @@ def read(path: str | os.PathLike) -> str:
             data = stream.read()
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        stream = io.BufferedReader(io.BytesIO(data))
+        if kind := file_kinds.kind_of_binary(stream, os.fspath(path), start=0):
+            raise UserError(f"{path}: no text; the file is {kind}") from error
         line = data.count(b"\n", 0, error.start) + 1
-        is_utf_16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
         raise UserError(
             f"{path}, line {line}: not UTF-8 ({error.reason} at byte {error.start} of "
-            f"the file); iconv -f {'UTF-16' if is_utf_16 else 'LATIN1'} -t UTF-8 "
-            "converts a file"
+            "the file); iconv -f LATIN1 -t UTF-8 converts a file"
         ) from error
     except file_kinds.DAMAGE as error:
         raise io_errors.explain(
