@@ -482,10 +482,15 @@ class Reference:
         return min(self.P, max(1, round(self.rate * n)))
 
     def words(self, ids):
-        """Return words as lists of positions, in runs between special tokens."""
+        """Return words as lists of positions, in runs between special tokens.
+
+        A special token that may be predicted is a run of its own.
+        """
         runs, previous = [[]], False
         for i in range(len(ids)):
-            if self.special(i, ids) and self.objective.masking.convention == "original":
+            if self.special(i, ids):
+                if self.objective.masking.convention == "fairseq":
+                    runs.append([[i]])
                 runs.append([])
                 previous = False
                 continue
@@ -493,7 +498,7 @@ class Reference:
                 runs[-1][-1].append(i)
             else:
                 runs[-1].append([i])
-            previous = not self.special(i, ids)
+            previous = True
         return [run for run in runs if run]
 
     def units(self, ids, key):

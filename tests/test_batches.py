@@ -58,6 +58,10 @@ CASES = {
         masked("full_sentences", convention="fairseq", unit="word", rate=0.3),
         {},
     ),
+    "fairseq, n-grams": (
+        masked("full_sentences", convention="fairseq", unit="ngram", rate=0.3),
+        {},
+    ),
     # Short rows have fewer tokens than a context, down to one.
     "permutations, 16 tokens": (permuted(), {"length": 16}),
     "permutations, one segment": (

@@ -162,9 +162,11 @@ class Masking:
         count: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return unsorted columns of chosen tokens, int64 [B, P], and slots in use."""
-        begins = self._word_begins(ids, is_candidate)
+        t = self._tokenizer
+        is_text = is_candidate & (ids != t.cls_id) & (ids != t.sep_id)
+        begins = self._word_begins(ids, is_candidate, is_text)
         if self._config.unit == "ngram":
-            begins = self._span_begins(begins, is_candidate, keys_for(Purpose.NGRAMS))
+            begins = self._span_begins(begins, is_text, keys_for(Purpose.NGRAMS))
         limit = min(2 * self._max_predictions, self._length)
         keys = keys_for(Purpose.MASK_POSITIONS)
         first = self._in_random_order(begins, keys, limit)
@@ -186,29 +188,30 @@ class Masking:
         column = tf.gather(first + size - end, unit, batch_dims=1) + slot
         return column, slot < end[:, -1:]
 
-    def _word_begins(self, ids: tf.Tensor, is_candidate: tf.Tensor) -> tf.Tensor:
+    def _word_begins(
+        self, ids: tf.Tensor, is_candidate: tf.Tensor, is_text: tf.Tensor
+    ) -> tf.Tensor:
         """Return where words, or the rests of cut words, begin: bool [B, L]."""
         # With "fairseq" special tokens are candidates, but no word continues them.
-        t = self._tokenizer
-        is_text = is_candidate & (ids != t.cls_id) & (ids != t.sep_id)
         follows = tf.pad(is_text[:, :-1], [[0, 0], [1, 0]])
         begins = tf.gather(self._begins_word, ids)
         return is_candidate & (begins | ~follows)
 
     def _span_begins(
-        self, begins: tf.Tensor, is_candidate: tf.Tensor, key: tf.Tensor
+        self, begins: tf.Tensor, is_text: tf.Tensor, key: tf.Tensor
     ) -> tf.Tensor:
         """Return where spans of words begin: bool [B, L]."""
         maximum = self._config.max_ngram
         # Words from each column to the next special token or padding.
         column = tf.range(self._length, dtype=tf.int64)[None, :]
         column = tf.tile(column, [tf.shape(key)[0], 1])  # [B, L]
-        end = column + _distance_to_next(~is_candidate, column)
+        end = column + _distance_to_next(~is_text, column)
         before = tf.cumsum(tf.cast(tf.pad(begins, [[0, 0], [1, 0]]), tf.int32), axis=1)
         words_left = tf.gather(before, end, batch_dims=1) - before[:, :-1]
         draws = random_bits.fold_in(key[:, None], column)
         limit = tf.clip_by_value(words_left, 1, maximum)
         size = random_bits.harmonic(draws, limit, maximum)  # [B, L]
+        size = tf.where(is_text, size, 1)  # a special token is a span of its own
         # The beginning of a span depends on the spans before it, so this loops over
         # columns.
         pending = tf.zeros_like(size[:, 0])  # words that the span still takes
