@@ -40,6 +40,10 @@ TAUGHT = distillation.Distillation(
 RELATIVES = {
     "a teacher": TAUGHT,
     "shared layers": masked_lm.MaskedLm(SHARED),
+    # The compiler aborted in their lookup of positions.
+    "packed rows": masked_lm.MaskedLm(
+        ONE_LAYER, config.MaskedLmConfig(examples_per_row=3)
+    ),
     "replaced tokens": replaced_tokens.ReplacedTokens(
         dataclasses.replace(ONE_LAYER, positions="disentangled"),
         config.ReplacedTokensConfig(

@@ -38,14 +38,17 @@ class Embeddings(nn.Module):
     ) -> Float[Array, "B L E"]:
         """Embed tokens at their positions."""
         c = self.config
-        # Whole rows of the table on each device: a lookup needs no other device.
+        # Whole rows of the tables on each device: a lookup needs no other device.
         tokens = nn.with_logical_constraint(self.token, ("vocab", "hidden"))
         x = tokens[inputs.input_ids]
         if c.positions == "absolute":
             if inputs.positions is None:
                 x = x + self.position[: x.shape[1]]
             else:
-                x = x + self.position[inputs.positions]
+                positions = nn.with_logical_constraint(
+                    self.position, ("position", "hidden")
+                )
+                x = x + positions[inputs.positions]
         if c.type_vocab_size >= 2 and inputs.segment_ids is not None:
             x = x + self._segments(inputs.segment_ids)
         elif c.type_vocab_size:
