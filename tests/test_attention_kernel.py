@@ -16,7 +16,12 @@ from bert_jax import config
 from bert_jax.model import randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import attention as kernels_lib
-from bert_jax.model.kernels import decisions, overlapping_pieces, tpu_attention
+from bert_jax.model.kernels import (
+    decisions,
+    overlapping_pieces,
+    tpu_attention,
+    tpu_attention_passes,
+)
 from bert_jax.planning import topology
 from bert_jax.training import sharding
 
@@ -475,7 +480,8 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
 def test_kernel_compiles(name, case, monkeypatch):
     device = topology.open_topology(name).devices[0]
     kind = device.device_kind
-    monkeypatch.setattr(tpu_attention, "device_kind", lambda: kind)
+    for module in (tpu_attention, tpu_attention_passes):
+        monkeypatch.setattr(module, "device_kind", lambda: kind)
     device = SingleDeviceSharding(device)
     arrays = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for x in case.arrays()

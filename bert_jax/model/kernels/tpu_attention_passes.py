@@ -11,7 +11,7 @@ from jax.experimental import pallas as pl
 
 from bert_jax.model.attention_pattern import HIDDEN_SCORE
 from bert_jax.model.kernels import tpu_rotations
-from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
+from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK, device_kind
 from bert_jax.model.kernels.tpu_attention_scores import dot, dot_transposed, split
 
 
@@ -159,8 +159,10 @@ def backward(
             write_one(2, d_value, total_d_value, 1 / kept, None)
 
     def add_up():
-        # The memory of a v4 core does not hold two heads beside pieces or dropout.
-        heads_at_once = 1 if options.rate or not is_whole else _heads_at_once(query)
+        # Two heads are slower on v4, and with dropout in long rows; they do not fit
+        # beside pieces.
+        is_slow = device_kind() == "TPU v4" or (options.rate and length >= 512)
+        heads_at_once = 1 if is_slow or not is_whole else _heads_at_once(query)
         for step, *of_heads in program.steps(first_stage, heads_at_once):
             columns, chunk = step.columns, step.chunk
             opens_window = step.is_first and chunk.start == 0
