@@ -54,17 +54,3 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
         if kind != "text":
             terminal.say(f"the input looks like --format={kind}")
     return sources.Source(pattern, kind, flags.FLAGS.text_field, split_bytes)
-
-
-def normalisation(kind: str) -> tuple[bool, bool]:
-    """Return whether to convert text to lower case, and whether to strip accents."""
-    lower_case, strip = flags.FLAGS.lower_case, flags.FLAGS.strip_accents
-    if kind == "byte_bpe":
-        for name in ("lower_case", "strip_accents"):
-            if flags.FLAGS[name].value:
-                raise UserError(
-                    f"--{name} does not apply to {kind}, which keeps text as it is"
-                )
-        return False, False
-    lower_case = lower_case is not False
-    return lower_case, lower_case if strip is None else strip

@@ -15,6 +15,7 @@ from absl import flags
 
 from bert_jax import storage, terminal
 from bert_jax.corpus import vocabulary
+from bert_jax.errors import UserError
 from bert_jax.run import command_line, text_input
 
 
@@ -39,7 +40,7 @@ def main() -> None:
     output = command_line.required_flag("output", "give a folder, --output=DIR")
     storage.check_new_folder(output)
     source = text_input.source()
-    lower_case, strip_accents = text_input.normalisation(values.kind)
+    lower_case, strip_accents = _normalisation(values.kind)
     # The trainers do not return to Python while they learn. Nothing has to be saved.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     tokenizer = vocabulary.learn(
@@ -55,6 +56,20 @@ def main() -> None:
         f"{output}: {tokenizer.model_type} with {tokenizer.vocab_size} tokens, "
         f"fingerprint {tokenizer.fingerprint}"
     )
+
+
+def _normalisation(kind: str) -> tuple[bool, bool]:
+    """Return whether to convert text to lower case, and whether to strip accents."""
+    lower_case, strip = flags.FLAGS.lower_case, flags.FLAGS.strip_accents
+    if kind == "byte_bpe":
+        for name in ("lower_case", "strip_accents"):
+            if flags.FLAGS[name].value:
+                raise UserError(
+                    f"--{name} does not apply to {kind}, which keeps text as it is"
+                )
+        return False, False
+    lower_case = lower_case is not False
+    return lower_case, lower_case if strip is None else strip
 
 
 if __name__ == "__main__":
