@@ -281,6 +281,11 @@ def test_columns(tmp_path):
     [
         (b"", ("a",), "a.txt has no lines"),
         (b"a\nb\xff\n", (), "a.txt, line 2 is not UTF-8; convert the file"),
+        (
+            gzip.compress(b"a\n"),
+            (),
+            "a.txt: no text; the file is compressed; let its name end in .gz",
+        ),
         (b"a\tb\n", ("a", "c"), "a.txt, line 1: no column 'c'; there are 'a', 'b'"),
         (b"a\tb\n", ("a",), "a.txt, line 1: there are no rows below the names"),
         (b"a\tb\n1\t2\n1\n", ("a",), "a.txt, line 3: 1 field, not 2"),

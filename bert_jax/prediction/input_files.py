@@ -30,13 +30,15 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
     """
     is_stdin = name == STDIN
     shown = "standard input" if is_stdin else terminal.printable(name)
-    number = 0
+    number, kind = 0, ""
     try:
         with (
             contextlib.nullcontext(sys.stdin.buffer)
             if is_stdin
             else file_kinds.unpacked(name)
         ) as stream:
+            if not is_stdin:
+                kind = file_kinds.kind_of_binary(stream, name, start=0)
             while line := stream.readline(_MAX_LINE_BYTES):
                 number += 1
                 where = f"{shown}, line {number}"
@@ -45,6 +47,8 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 yield where, text.rstrip("\r\n")
     except UnicodeDecodeError as error:
+        if kind:
+            raise UserError(f"{shown}: no text; the file is {kind}") from error
         raise UserError(f"{where} is not UTF-8; convert the file") from error
     except file_kinds.DAMAGE as error:
         reason = io_errors.message(error)
