@@ -386,6 +386,35 @@ def test_buckets_of_distances_are_those_of_the_original():
     assert (buckets[512:, 0] == 511).all() and (buckets[0, 512:] == 0).all()
 
 
+def test_scores_of_distances_and_their_gradients_in_bfloat16():
+    """In NumPy, each pair gathers its bucket. XLA on CPUs lacks some such products."""
+    rng = np.random.default_rng(4)
+    tokens, distances = (2, 24, 3, 8), (32, 3, 8)  # [B, L, H, K], [R, H, K]
+    arrays = [
+        jnp.asarray(rng.normal(size=shape), jnp.bfloat16)
+        for shape in (tokens, tokens, distances, distances)
+    ]
+    query, key, query_of_distance, key_of_distance = (
+        np.asarray(a, np.float32) for a in arrays
+    )
+    buckets = 16 - np.clip(np.subtract.outer(range(24), range(24)), -9, 12)  # [L, L]
+    g = rng.normal(size=(2, 3, 24, 24)).astype(np.float32)  # [B, H, L, L]
+
+    scores, pull_back = jax.vjp(
+        functools.partial(deberta_attention.distance_scores, buckets=buckets), *arrays
+    )
+    d_query, d_key, *_ = pull_back(jnp.asarray(g, scores.dtype))
+
+    of_query, of_key = query_of_distance[buckets], key_of_distance[buckets]  # [L,L,H,K]
+    expected = np.einsum("bihk,ijhk->bhij", query, of_key)
+    expected += np.einsum("bjhk,ijhk->bhij", key, of_query)
+    assert relative_distance(scores, expected) < 0.02
+    expected = np.einsum("bhij,ijhk->bihk", g, of_key)
+    assert relative_distance(d_query, expected) < 0.02
+    expected = np.einsum("bhij,ijhk->bjhk", g, of_query)
+    assert relative_distance(d_key, expected) < 0.02
+
+
 def test_a_variant_of_the_encoder(monkeypatch):
     """The toy's parallel blocks, in a masked language model."""
     monkeypatch.setattr(heads, "make_encoder", toy_encoder.make_toy_encoder)

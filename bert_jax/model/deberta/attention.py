@@ -126,10 +126,11 @@ def distance_scores(
     def pair_scores(content, distance, spec):
         distance = distance[lowest : highest + 1]
         scores = products.einsum("blhk,rhk->bhlr", content, distance, dtype)
-        return products.einsum(spec, scores, is_bucket.astype(dtype), dtype)
+        # XLA on CPUs has no bfloat16 product for the gradient if `is_bucket` is second.
+        return products.einsum(spec, is_bucket.astype(dtype), scores, dtype)
 
-    return pair_scores(query, key_of_distance, "bhir,ijr->bhij") + pair_scores(
-        key, query_of_distance, "bhjr,ijr->bhij"
+    return pair_scores(query, key_of_distance, "ijr,bhir->bhij") + pair_scores(
+        key, query_of_distance, "ijr,bhjr->bhij"
     )
 
 
