@@ -108,28 +108,37 @@ def _start(options: argparse.Namespace, stop: threading.Event) -> list[int]:
         relay.start()
         running.append(process)
         relays.append(relay)
-    _wait(running, stop)
-    for relay in relays:
-        relay.join()
+    _wait(running, relays, stop)
     return [process.returncode for process in running]
 
 
-def _wait(running: list[subprocess.Popen], stop: threading.Event) -> None:
+def _wait(
+    running: list[subprocess.Popen],
+    relays: list[threading.Thread],
+    stop: threading.Event,
+) -> None:
+    """Wait for all processes, and for what they started and left behind."""
     deadline = None
-    passed_on = False
-    while any(process.poll() is None for process in running):
+    expected = {None, _DONE, _STOPPED}
+    while any(process.poll() is None for process in running) or any(
+        relay.is_alive() for relay in relays
+    ):
         time.sleep(0.02)
-        if stop.is_set() and not passed_on:
-            passed_on = True
-            for process in running:
-                process.terminate()
+        if stop.is_set() and -signal.SIGTERM not in expected:
+            # A shell around the program ends at once, and the program saves first.
+            expected.add(-signal.SIGTERM)
+            _signal_groups(running, signal.SIGTERM)
         statuses = [process.poll() for process in running]
-        if deadline is None and any(s not in (None, _DONE, _STOPPED) for s in statuses):
+        if deadline is None and not expected.issuperset(statuses):
             deadline = time.monotonic() + _GRACE_SECONDS
         if deadline is not None and time.monotonic() > deadline:
-            for process in running:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            _signal_groups(running, signal.SIGKILL)
+
+
+def _signal_groups(running: list[subprocess.Popen], number: int) -> None:
+    for process in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
 
 def _summary(statuses: list[int]) -> int:

@@ -326,3 +326,30 @@ def test_the_launcher_ends_all_when_one_dies():
     script = 'case "$*" in *--process_id=1) exit 3;; *) sleep 100;; esac'
     done = local("--processes=3", "--", "sh", "-c", script, "sh")
     assert done.returncode == 1
+
+
+def test_the_launcher_ends_what_a_dead_wrapper_leaves_behind():
+    script = "(sleep 15; echo alive) & kill -9 $$"
+    done = local("--processes=1", "--", "sh", "-c", script)
+    assert done.returncode == 1
+    assert "alive" not in done.stdout
+
+
+def test_the_launcher_passes_a_stop_on_to_programs_in_wrappers():
+    """The wrapper ends at once. The save takes longer than the grace after a crash."""
+    program = """
+import signal, sys, time
+def save(*_):
+    time.sleep(6)
+    print("saved")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+print("trains", flush=True)
+time.sleep(60)
+"""
+    wrapper = ["sh", "-c", '"$@"; true', "sh", sys.executable, "-c", program]
+    watched = runs.Watched(runs.launch(1, 1, wrapper))
+    assert watched.wait_for("trains"), watched.text
+    watched.process.terminate()
+    watched.end()
+    assert "[0] saved" in watched.text, watched.text
