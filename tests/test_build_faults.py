@@ -7,6 +7,7 @@ import random
 import signal
 import string
 import subprocess
+import sys
 import time
 
 import pytest
@@ -16,6 +17,7 @@ from corpora import content
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, build_state, local_runner, sources, splits
 from bert_jax.errors import UserError
+from bert_jax.tokenizer import pipelines
 
 pytestmark = pytest.mark.faults
 
@@ -169,6 +171,38 @@ def test_an_interrupt_comes_between_two_results_only(long_text, wordpiece, tmp_p
             next(results)
     assert not multiprocessing.active_children()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+DIES_AT_ONCE = """
+import multiprocessing.util as util, os, signal
+from bert_jax import tokenizer
+from bert_jax.corpus import build, sources
+start = util.spawnv_passfds
+def start_and_kill(path, arguments, fds):
+    pid = start(path, arguments, fds)
+    if "spawn_main" in str(arguments):
+        os.kill(pid, signal.SIGKILL)
+    return pid
+util.spawnv_passfds = start_and_kill
+source = sources.Source({text!r}, "text", split_bytes=1_000_000)
+build.build(source, build.Settings(), tokenizer.Tokenizer.load({tokenizer!r}),
+            {output!r}, workers=2)
+"""
+
+
+def test_a_worker_is_killed_before_it_reads_a_large_tokenizer(long_text, tmp_path):
+    """Its pipe holds 64 KiB."""
+    words = [f"word{i}" for i in range(10_000)]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pipeline = pipelines.wordpiece([*special, *words], True, True)
+    tokenizer_lib.make(pipeline).save(tmp_path / "t")
+    paths = {"tokenizer": str(tmp_path / "t"), "output": str(tmp_path / "c")}
+    program = DIES_AT_ONCE.format(text=str(long_text), **paths)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "UserError: a worker process was killed" in done.stderr, done.stderr
 
 
 @pytest.mark.slow

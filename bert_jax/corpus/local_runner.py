@@ -6,11 +6,14 @@ import contextlib
 import multiprocessing
 import multiprocessing.resource_tracker
 import os
+import pickle
 import queue
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 
+from bert_jax import storage
 from bert_jax.corpus import build_state, sources, splits
 from bert_jax.errors import UserError
 
@@ -36,13 +39,16 @@ def run(
     # A terminal sends Ctrl-C to all processes; only the parent handles it. Starting the
     # tracker unblocks the signal, so it is started first.
     multiprocessing.resource_tracker.ensure_running()
-    pool = concurrent.futures.ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), _start_worker, (job,)
-    )
     finished: queue.SimpleQueue[concurrent.futures.Future | None] = queue.SimpleQueue()
     futures, processes = {}, []
-    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    with _recorded_signals(lambda: finished.put(None)) as received:
+    with (
+        _stored(job) as job_file,
+        _recorded_signals(lambda: finished.put(None)) as received,
+    ):
+        pool = concurrent.futures.ProcessPoolExecutor(
+            workers, multiprocessing.get_context("spawn"), _start_worker, (job_file,)
+        )
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for index, split in todo:
                 future = pool.submit(_build, index, split)
@@ -74,6 +80,20 @@ def run(
 
 
 @contextlib.contextmanager
+def _stored(job: splits.Job) -> Iterator[str]:
+    """Context with the path of a file that holds a job, for workers to read.
+
+    As an argument, its tokenizer would fill the pipe to a worker that starts. If that
+    worker is killed before it reads, Python 3.11 waits forever.
+    """
+    with tempfile.NamedTemporaryFile() as file:
+        with storage.writing(file.name):
+            pickle.dump(job, file)
+            file.flush()
+        yield file.name
+
+
+@contextlib.contextmanager
 def _recorded_signals(wake: Callable[[], None]) -> Iterator[list[int]]:
     """Record signals that raise KeyboardInterrupt in a list, and call `wake`.
 
@@ -98,9 +118,10 @@ def _recorded_signals(wake: Callable[[], None]) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _start_worker(job: splits.Job) -> None:
+def _start_worker(job_file: str) -> None:
     global _job
-    _job = job
+    with open(job_file, "rb") as stream:
+        _job = pickle.load(stream)
     # Each worker has one core; the tokenizer's threads would only compete for it.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
