@@ -332,7 +332,7 @@ def test_the_launcher_ends_what_a_dead_wrapper_leaves_behind():
     script = "(sleep 15; echo alive) & kill -9 $$"
     done = local("--processes=1", "--", "sh", "-c", script)
     assert done.returncode == 1
-    assert "alive" not in done.stdout
+    assert "alive" not in done.stdout + done.stderr
 
 
 def test_the_launcher_passes_a_stop_on_to_programs_in_wrappers():
