@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import math
 import pathlib
+import re
 
 import flax.linen as nn
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import toy_encoder
 from jax.extend import core
-from toy import TINY, assert_close, relative_distance
+from toy import TINY, assert_close, batch_of, relative_distance, sums_of
 
 from bert_jax import config
 from bert_jax.errors import UserError
@@ -413,6 +414,35 @@ def test_scores_of_distances_and_their_gradients_in_bfloat16():
     assert relative_distance(d_query, expected) < 0.02
     expected = np.einsum("bhij,ijhk->bjhk", g, of_query)
     assert relative_distance(d_key, expected) < 0.02
+
+
+def test_gpus_round_products_that_are_rounded_anyway():
+    """GPUs write them in bfloat16, but not logits and gradients of parameters."""
+    c = dataclasses.replace(TINY, dtype="bfloat16", num_layers=2, scan_layers=False)
+    pretraining, classifier = masked_lm.MaskedLm(c), classification.Classification(c, 3)
+
+    def results(objective, platform):
+        """Return pairs of the shape and the type of a product's result."""
+        params = jax.eval_shape(lambda: nn.unbox(objective.init(jax.random.key(0))))
+        batch = batch_of(objective, rows=8, length=24)
+
+        def loss(params):
+            sums = sums_of(objective, params, batch)
+            return sum(sums[name].sum for name in objective.losses)
+
+        traced = jax.jit(jax.grad(loss)).trace(params)
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        return set(re.findall(r"dot_general .*-> tensor<([\dx]+)x(\w+)>", text))
+
+    for objective in (pretraining, classifier):
+        assert {dtype for _, dtype in results(objective, "tpu")} == {"f32"}
+    for objective, logits in ((pretraining, "x128"), (classifier, "8x3")):
+        types = results(objective, "cuda")
+        of_logits = {dtype for shape, dtype in types if shape.endswith(logits)}
+        of_intermediate = {dtype for shape, dtype in types if shape == "192x48"}
+        of_gradients = {dtype for shape, dtype in types if shape in ("32x48", "48x32")}
+        assert of_logits == of_gradients == {"f32"} and of_intermediate == {"bf16"}
+        assert ("192x32", "bf16") in types
 
 
 def test_a_variant_of_the_encoder(monkeypatch):

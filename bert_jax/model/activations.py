@@ -5,6 +5,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 
@@ -25,6 +26,8 @@ def _forward(x, name):
 
 
 def _backward(name, x, g):
+    # Without a barrier, XLA for GPUs stores float32 gates of the forward pass instead.
+    x = lax.platform_dependent(x, cuda=lax.optimization_barrier, default=lambda x: x)
     x32, g32 = x.astype(jnp.float32), g.astype(jnp.float32)
     if name == "gelu_tanh":
         dx = g32 * _tanh_slope(x32)

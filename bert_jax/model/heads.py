@@ -82,7 +82,7 @@ class Classifier(nn.Module):
         """Return the logits."""
         linear = Linear(self.config, (("class", self.num_classes),))
         nn.share_scope(self, linear)
-        return products.add_bias(*linear.product_and_bias(x))
+        return products.add_bias(*linear.product_and_bias(x, may_round=False))
 
 
 @jax.tree_util.register_dataclass

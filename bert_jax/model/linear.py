@@ -26,11 +26,12 @@ class Linear(nn.Module):
 
     @nn.compact
     def product_and_bias(
-        self, x: Float[Array, "..."]
+        self, x: Float[Array, "..."], *, may_round: bool = True
     ) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
         """Return the product, in float32, and the bias, which the caller adds.
 
-        For callers that fuse adding the bias with their next operation.
+        For callers that fuse adding the bias with their next operation. `may_round`
+        is whether they round the sum to the encoder's type (`products.dot`).
         """
         c = self.config
         stddev = c.initializer_range
@@ -50,6 +51,7 @@ class Linear(nn.Module):
             x.reshape(math.prod(rows), math.prod(contracted)),
             kernel.reshape(math.prod(contracted), math.prod(sizes)),
             jnp.dtype(c.dtype),
+            may_round=may_round,
         )
         return y.reshape(*rows, *sizes), bias
 

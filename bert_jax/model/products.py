@@ -7,8 +7,8 @@ would round gradients of float32 kernels to bfloat16. Here cotangents are rounde
 type of the factors first, and gradients of kernels stay in float32.
 
 Two functions depend on how XLA compiles for CPUs (docs/log.md has the numbers):
-`transpose` and `sum_rows`. One depends on TPUs: `_row_major`. Other backends get the
-plain form.
+`transpose` and `sum_rows`. One depends on TPUs, `_row_major`, and one on GPUs, `dot`.
+Other backends get the plain form.
 """
 
 import functools
@@ -20,30 +20,35 @@ from jax.experimental import layout
 from jaxtyping import Array, Float
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def linear(
     x: Float[Array, "R D"],
     kernel: Float[Array, "D F"] | Float[Array, "F D"],
     dtype: jnp.dtype,
     transposed: bool = False,
+    may_round: bool = False,
 ) -> Float[Array, "R F"]:
-    """Return `x @ kernel`, or `x @ kernel.T`, in float32, from factors of `dtype`."""
-    return _linear_forward(x, kernel, dtype, transposed)[0]
+    """Return `x @ kernel`, or `x @ kernel.T`, in float32, from factors of `dtype`.
+
+    `may_round` is as in `dot`.
+    """
+    return _linear_forward(x, kernel, dtype, transposed, may_round)[0]
 
 
-def _linear_forward(x, kernel, dtype, transposed):
+def _linear_forward(x, kernel, dtype, transposed, may_round):
     factors = x.astype(dtype), kernel.astype(dtype)
     spec = "rd,fd->rf" if transposed else "rd,df->rf"
-    return dot(spec, *factors), (*factors, x[:0])
+    return dot(spec, *factors, may_round=may_round), (*factors, x[:0])
 
 
-def _linear_backward(dtype, transposed, residuals, g):
+def _linear_backward(dtype, transposed, may_round, residuals, g):
+    del may_round
     x, kernel, like_x = residuals
     g = g.astype(dtype)
+    spec = "rf,fd->rd" if transposed else "rf,df->rd"
+    dx = dot(spec, g, kernel, may_round=like_x.dtype == dtype).astype(like_x.dtype)
     if transposed:
-        dx = dot("rf,fd->rd", g, kernel).astype(like_x.dtype)
         return dx, dot("fr,rd->fd", transpose(g), x)
-    dx = dot("rf,df->rd", g, kernel).astype(like_x.dtype)
     return dx, _row_major(dot("dr,rf->df", transpose(x), g))
 
 
@@ -109,13 +114,35 @@ def _einsum_backward(spec, dtype, residuals, g):
 einsum.defvjp(_einsum_forward, _einsum_backward)
 
 
-def dot(spec: str, x: Float[Array, "..."], y: Float[Array, "..."]):
+def dot(
+    spec: str,
+    x: Float[Array, "..."],
+    y: Float[Array, "..."],
+    *,
+    may_round: bool = False,
+) -> Float[Array, "..."]:
     """Return an einsum of two factors of one type, accumulated in float32.
 
-    Without `precision`, TPUs and GPUs would round float32 factors.
+    Args:
+      spec: Specification of the einsum.
+      x: First factor.
+      y: Second factor.
+      may_round: Whether the caller rounds the result, or its sum with a bias, to the
+        factors' type. GPUs then round it themselves: unlike a TPU's, their products
+        are written to memory before the next operation reads them.
     """
-    return jnp.einsum(
-        spec, x, y, precision="highest", preferred_element_type=jnp.float32
+
+    # Without `precision`, TPUs and GPUs would round float32 factors.
+    def einsum(x, y, dtype=jnp.float32):
+        return jnp.einsum(spec, x, y, precision="highest", preferred_element_type=dtype)
+
+    if not may_round or x.dtype == jnp.float32:
+        return einsum(x, y)
+    return lax.platform_dependent(
+        x,
+        y,
+        cuda=lambda x, y: einsum(x, y, x.dtype).astype(jnp.float32),
+        default=einsum,
     )
 
 
