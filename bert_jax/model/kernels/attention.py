@@ -141,6 +141,8 @@ def _cudnn(
     # axes, such as that of `sharding.sum_over_replicas`.
     options = pattern.causal, implementation
     (context,) = per_device.apply(_run_cudnn, options, names, (_HEADS,), *arrays)
+    if pattern.documents is None:
+        return context
     sees_key = jnp.any(pattern.mask(), axis=2)[:, :, None, None]  # [B, L or 1, 1, 1]
     return jnp.where(sees_key, context, 0)
 
