@@ -3,8 +3,10 @@
 import os
 import tempfile
 
-# Before anything imports jax.
-os.environ["JAX_PLATFORMS"] = "cpu"
+# Before anything imports jax. With "cuda,cpu", tests of cuDNN run on a GPU:
+# `JAX_PLATFORMS=cuda,cpu pytest -n0 tests/test_attention_kernel.py -k cudnn`.
+if os.environ.get("JAX_PLATFORMS") != "cuda,cpu":
+    os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 # A compiler that optimises little: these programs run for less time than they compile.
 # Without the emitters of fusions it needs two thirds of the time. `.ci/run` has some

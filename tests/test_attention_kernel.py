@@ -180,6 +180,7 @@ def assert_equals_plain(case, got, plain=plain):
         pytest.param(
             kernels_lib._cudnn,
             Case(documents=True, causal=True, dtype="bfloat16"),
+            id="cudnn",
             marks=pytest.mark.skipif(
                 not decisions.is_cudnn_available(), reason="no NVIDIA GPU"
             ),
