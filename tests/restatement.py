@@ -404,7 +404,9 @@ class Reference:
         """Return the tokens of one segment."""
         tokens = self.joined(self.chunks[c])
         if self.S == 1:
-            return tokens[: self.goal(key)]
+            tokens = tokens[: self.goal(key)]
+            # [SEP] [SEP] would mark an empty document.
+            return tokens[:-1] if tokens[-1] == self.tokenizer.sep_id else tokens
         excess = max(len(tokens) - self.target, 0)
         front = below(word(key, 2), excess + 1)
         return tokens[front : front + self.target]

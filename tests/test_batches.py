@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import types
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from restatement import permute, word
 from bert_jax import config as config_lib
 from bert_jax import pretraining
 from bert_jax.corpus import shards
-from bert_jax.data import chunks, random_bits
+from bert_jax.data import chunks, random_bits, segments
 from bert_jax.errors import UserError
 
 
@@ -76,6 +77,21 @@ def test_batches_equal_the_restatement(name, corpus):
     objective, options = CASES[name]
     config = configure(objective, **options)
     assert_as_restated(corpus, config, (0, "border", 1000), phase=1)
+
+
+def test_no_row_ends_in_an_empty_document():
+    """Short rows of documents of two tokens: one more [SEP] stands between them."""
+    table = shards.TokenTable(np.arange(10, 22), np.arange(13), np.arange(0, 13, 2))
+    tokens = types.SimpleNamespace(cls_id=1, sep_id=2, pad_id=0)
+    kind = segments.FullSentences(
+        table, length=20, short_sequence_rate=1.0, tokenizer=tokens
+    )
+    keys = tf.constant(np.arange(256, dtype=np.uint64) * 2**53)
+    rows = kind(tf.zeros(256, tf.int64), keys)["input_ids"].numpy()
+    got = {tuple(row[row > 0].tolist()) for row in rows}
+    text = [10, 11, 2, 12, 13, 2, 14, 15, 2, 16, 17, 2, 18, 19, 2, 20, 21]
+    expected = {(1, *text[:n], 2) for n in range(2, 18) if text[n - 1] != 2}
+    assert got == expected
 
 
 @pytest.mark.parametrize("name", ["n-grams", "fairseq, words"])
