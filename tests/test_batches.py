@@ -80,11 +80,11 @@ def test_batches_equal_the_restatement(name, corpus):
 
 
 def test_no_row_ends_in_an_empty_document():
-    """Short rows of documents of two tokens: one more [SEP] stands between them."""
+    """In short rows of documents of two tokens, no two [SEP] follow each other."""
     table = shards.TokenTable(np.arange(10, 22), np.arange(13), np.arange(0, 13, 2))
-    tokens = types.SimpleNamespace(cls_id=1, sep_id=2, pad_id=0)
+    tokenizer = types.SimpleNamespace(cls_id=1, sep_id=2, pad_id=0)
     kind = segments.FullSentences(
-        table, length=20, short_sequence_rate=1.0, tokenizer=tokens
+        table, length=20, short_sequence_rate=1.0, tokenizer=tokenizer
     )
     keys = tf.constant(np.arange(256, dtype=np.uint64) * 2**53)
     rows = kind(tf.zeros(256, tf.int64), keys)["input_ids"].numpy()

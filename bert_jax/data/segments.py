@@ -181,7 +181,7 @@ class FullSentences(DocSentences):
     _separator = 1
 
     def _assemble(self, a: Segment, b: Segment | None = None) -> dict[str, tf.Tensor]:
-        """Make rows. The [SEP] behind a document is left out if a target ends there."""
+        """Make rows. Drop the [SEP] between documents if it is a row's last token."""
         last = tf.gather(self._tokens, a.start + a.length - 1)
         is_separator = tf.cast(last, tf.int32) == self._tokenizer.sep_id
         length = a.length - tf.cast(is_separator, tf.int64)

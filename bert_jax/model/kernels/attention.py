@@ -131,7 +131,7 @@ def _cudnn(
     """
     del dropout_keys  # there is no dropout
     # cuDNN's softmax of no key is not finite: rows of padding see their first position,
-    # and queries without a key are zeroed below.
+    # and queries of packed rows without a key are zeroed below.
     lengths = jnp.maximum(jnp.sum(pattern.is_token, axis=1, dtype=jnp.int32), 1)
     arrays = *_add_biases_and_rotate(config, sources, biases, rotations), lengths
     names = _HEADS, _HEADS, _HEADS, ("batch",)
