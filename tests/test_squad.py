@@ -252,12 +252,15 @@ def random_outputs(made, seed=0):
     }
 
 
-def test_white_space_is_no_answer(byte_bpe):
+def test_answers_have_no_white_space_around(byte_bpe):
     config = dataclasses.replace(SMALL, nbest=32)
-    made = windows.make(["what"], ["It.\n\n\nIs."], byte_bpe, config)
+    context = "It.\n\n\nIs."
+    made = windows.make(["what"], [context], byte_bpe, config)
     (ranking,) = answers.rank(made, random_outputs(made), config)
     assert len(ranking.answers) > 5
-    assert all(answer.text.strip() for answer in ranking.answers)
+    for answer in ranking.answers:
+        assert answer.text == answer.text.strip() != ""
+        assert answer.text == context[answer.begin : answer.end]
 
 
 @pytest.mark.parametrize("no_answers", [False, True])

@@ -77,8 +77,7 @@ def rank(
         for _, row, start, end in sorted(spans):
             begin, stop = _characters(windows, row, start, end)
             text = windows.contexts[i][begin:stop]
-            # Byte-level BPE has tokens of white space.
-            if text.strip() and len(answers) < config.nbest:
+            if text and len(answers) < config.nbest:
                 logits = float(start_logits[row, start]), float(end_logits[row, end])
                 answers.setdefault(text, (begin, stop, *logits))
         odds = None
@@ -121,7 +120,7 @@ def _best_spans(
 def _characters(
     windows: windows_lib.Windows, row: int, start: int, end: int
 ) -> tuple[int, int]:
-    """Return begin and end of a span in the context."""
+    """Return begin and end of a span in the context, without white space around it."""
     question = windows.question[row]
     offsets, context = windows.offsets[question], windows.contexts[question]
     shift = windows.token[row] - windows.first[row]
@@ -129,7 +128,9 @@ def _characters(
     # A combining accent that the tokenizer strips belongs to the letter before.
     while stop < len(context) and unicodedata.category(context[stop]) == "Mn":
         stop += 1
-    return begin, stop
+    # Byte-level BPE has tokens of white space.
+    text = context[begin:stop]
+    return begin + len(text) - len(text.lstrip()), begin + len(text.rstrip())
 
 
 def _ranked(answers: dict[str, tuple[int, int, float, float]]) -> tuple[Answer, ...]:
