@@ -1,5 +1,6 @@
 """Fixtures of all tests: emulated devices, and a corpus of real English."""
 
+import importlib.metadata
 import os
 import tempfile
 
@@ -9,13 +10,15 @@ if os.environ.get("JAX_PLATFORMS") != "cuda,cpu":
     os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 # A compiler that optimises little: these programs run for less time than they compile.
-# Without the emitters of fusions it needs two thirds of the time. `.ci/run` has some
-# tests once more at XLA's default level.
-os.environ.setdefault(
-    "XLA_FLAGS",
+# Without the emitters of fusions (jaxlib 0.11 has no choice) it needs two thirds of the
+# time. `.ci/run` has some tests once more at XLA's default level.
+_FLAGS = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+    " --xla_cpu_parallel_codegen_split_count=1"
 )
+if importlib.metadata.version("jaxlib") < "0.11":
+    _FLAGS += " --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", _FLAGS)
 # Tests that start processes, or compile what another test compiled, wait only once.
 # pytest's worker processes inherit the folder of the process that started them.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

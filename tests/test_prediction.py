@@ -240,7 +240,7 @@ def test_each_batch_shape_is_traced_once(pretrained):
     Echo.traced.clear()
     for count in (1, 3, 70, 64, 33, 2, 90):
         mask = np.arange(40) < rng.integers(1, 41, (count, 3, 1))
-        rows = {"input_ids": mask + 0, "attention_mask": mask}
+        rows = {"input_ids": mask.astype(np.int32), "attention_mask": mask}
         model.engine(Echo(TINY)).outputs(rows, BATCH_SIZE)
     # The shapes of the outputs take one more trace.
     assert len(Echo.traced) <= len(set(Echo.traced)) + 1
