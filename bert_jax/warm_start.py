@@ -188,7 +188,8 @@ def load_initial_params(
     for head, other in ("mlm_head", "lm_head"), ("lm_head", "mlm_head"):
         if any(path.startswith(f"{head}/") for path in loaded.new):
             also = checkpoints.load_params(source.path, {other: tree[head]})
-            if also.new:
+            unused = any(path.startswith(f"{other}/") for path in also.ignored)
+            if also.new or unused:
                 continue  # XLNet's `lm_head` is another one
             renamed = {p.replace(other, head, 1): x for p, x in also.params.items()}
             loaded = restore.Loaded(

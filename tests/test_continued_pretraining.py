@@ -16,7 +16,7 @@ from bert_jax import config, pretraining, recipe_variants, warm_start
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, convert
 from bert_jax.model import parameters
-from bert_jax.objectives import causal_lm, replaced_tokens
+from bert_jax.objectives import causal_lm, masked_lm, replaced_tokens
 from bert_jax.training import restore, sharding, workdir
 
 
@@ -290,6 +290,25 @@ def test_the_head_of_left_to_right_goes_on_with_masked_tokens(corpus, tmp_path, 
     for path in heads:
         np.testing.assert_array_equal(got[f"m{path}"], before[path])
     assert "new: 0 parameters\n  ignored: 0 parameters\n" in capsys.readouterr().err
+
+
+def test_xlnets_head_does_not_continue_another(corpus, tmp_path, capsys):
+    """It has one parameter, whose name a head of masked tokens has, too."""
+    encoder = dataclasses.replace(
+        TINY, vocab_size=corpus.tokenizer.vocab_size, positions="relative"
+    )
+    masked = masked_lm.MaskedLm(encoder)
+    permuted = config.PermutationLmConfig()
+    model, _ = saved.native_model(masked, tokenizer=corpus.tokenizer)
+    convert.export(model, str(tmp_path / "source"), "native")
+    asked = make_config(corpus, tmp_path / "source")
+    asked = dataclasses.replace(asked, encoder=encoder, objective=permuted)
+    random, got = begin(asked, corpus, tmp_path)
+    for path in ("lm_head/output_bias", "target_embedding"):
+        np.testing.assert_array_equal(got[path], random[path])
+    reported = capsys.readouterr().err
+    assert "new: 2 parameters (lm_head, target_embedding)\n" in reported
+    assert "(encoder, mlm_head, nsp_head)\n" in reported  # ignored
 
 
 def test_differences_of_embeddings_are_extended(corpus, tmp_path):
