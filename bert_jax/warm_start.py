@@ -111,12 +111,29 @@ def with_encoder_of(
     Raises:
       UserError: The checkpoint does not fit the config.
     """
+    _check_embedding_sharing(config.objective, source)
     changed = encoder(config.encoder, source, overrides)
     # A run may go on with another objective: left to right first, then masked tokens.
     changed = dataclasses.replace(changed, causal=config.objective.causal)
     config = dataclasses.replace(config, encoder=changed, init_from=str(source.path))
     config_lib.check(config)
     return config
+
+
+def _check_embedding_sharing(objective: Any, source: Source) -> None:
+    """Check that a checkpoint's generator keeps the embeddings that it was trained on.
+
+    Where embeddings have differences, a run without differences loads the sums, which
+    only the discriminator has seen.
+    """
+    disentangled = "gradient_disentangled"
+    trained = source.metadata.config.get("objective", {}).get("embedding_sharing")
+    shared = getattr(objective, "embedding_sharing", disentangled)
+    if trained == disentangled != shared:
+        raise UserError(
+            f"objective.embedding_sharing={shared!r}, but the checkpoint {source.path} "
+            f"has {disentangled!r}; set it to that"
+        )
 
 
 def encoder(
