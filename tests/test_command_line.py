@@ -62,6 +62,18 @@ def test_arguments_are_for_programs_that_take_them():
     assert line.startswith("error: unexpected argument 'a b'; flags are given as")
 
 
+def test_a_similar_flag_of_the_program_is_suggested():
+    line = error_of(entrypoint("fill_mask", "--workdir=run", "text"))
+    assert line.startswith("error: unknown flag --workdir; known here: --")
+    assert "--init_from" in line and "--log_dir" not in line  # absl's own
+    line = error_of(entrypoint("fill_mask", "--init_form=run", "text"))
+    assert line == "error: unknown flag --init_form; did you mean --init_from?"
+    line = error_of(entrypoint("pretrain", "--wrkdir=run"))
+    assert line == "error: unknown flag --wrkdir; did you mean --workdir?"
+    line = error_of(entrypoint("pretrain", "--loop.log_every=3"))
+    assert line.endswith("; fields of the recipe are set by --config.loop.log_every")
+
+
 # ---- stores that refuse access
 
 
@@ -171,7 +183,7 @@ def test_errors_of_a_recipe_keep_their_traceback(recipe):
         ([BASE, "--huge_pages=maybe"], "--huge_pages=maybe: expected True or False"),
         ([BASE, "--data.corpus=x"], "recipe are set by --config.data.corpus"),
         ([BASE, "--seed=1"], "recipe are set by --config.GROUP.FIELD=VALUE"),
-        ([BASE, "--workdri=x"], "'workdri'. Did you mean: workdir ?"),
+        ([BASE, "--workdri=x"], "unknown flag --workdri; did you mean --workdir?"),
     ],
 )
 def test_mistaken_flags_are_reported_in_one_line(flags, message):

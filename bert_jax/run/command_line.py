@@ -1,6 +1,7 @@
 """Flags, errors and exit statuses of all entry points."""
 
 import contextlib
+import difflib
 import inspect
 import os
 import re
@@ -212,9 +213,8 @@ _EXPECTED = {
 
 def _describe_flag_error(error: Exception) -> str:
     message = " ".join(str(error).split())
-    if isinstance(error, flags.UnrecognizedFlagError) and "config" in flags.FLAGS:
-        field = error.flagname if "." in error.flagname else "GROUP.FIELD=VALUE"
-        return f"{message}; fields of the recipe are set by --config.{field}"
+    if isinstance(error, flags.UnrecognizedFlagError):
+        return f"unknown flag --{error.flagname}{_hint_for_flag(error.flagname)}"
     if isinstance(error, flags.Error) and "Traceback" not in message:
         flag, _, reason = message.partition(": ")
         known = [wanted for part, wanted in _EXPECTED.items() if part in reason]
@@ -241,6 +241,17 @@ def _describe_flag_error(error: Exception) -> str:
     if number := re.search(r"\[Errno \d+\] ([^:]+)", reason):
         reason = number[1]
     return f"cannot read the recipe {given}: {reason}"
+
+
+def _hint_for_flag(unknown: str) -> str:
+    # absl would also suggest its own flags, such as --log_dir for --workdir.
+    known = [x.name for x in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
+    if similar := difflib.get_close_matches(unknown, known, n=1):
+        return f"; did you mean --{similar[0]}?"
+    if "config" in flags.FLAGS:
+        field = unknown if "." in unknown else "GROUP.FIELD=VALUE"
+        return f"; fields of the recipe are set by --config.{field}"
+    return "; known here: " + ", ".join(f"--{name}" for name in sorted(known))
 
 
 def define_config(default: str | None, example: str) -> None:
