@@ -52,6 +52,13 @@ def one_answer(text, begin):
 TWICE = questions.paragraph("a b", [("what", "b")])
 
 
+def test_a_file_that_is_not_json_is_refused_as_such(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"id": "q0"}\n{"id": "q1"}\n')
+    with pytest.raises(UserError, match="lines.jsonl: not a JSON file of SQuAD: Extra"):
+        reader.read(path, no_answers=False)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

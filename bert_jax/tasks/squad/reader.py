@@ -69,6 +69,8 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
         raise UserError(f"{where}: the field {error} of SQuAD is missing") from error
     except TypeError as error:
         raise UserError(f"{where} has a field of a wrong type: {error}") from error
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: not a JSON file of SQuAD: {error}") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"cannot read {where}: {error}") from error
     if not examples:
