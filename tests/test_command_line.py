@@ -62,6 +62,12 @@ def test_arguments_are_for_programs_that_take_them():
     assert line.startswith("error: unexpected argument 'a b'; flags are given as")
 
 
+def test_a_second_recipe_is_refused():
+    recipe = "--config=configs/bert_base.py"
+    line = error_of(entrypoint("pretrain", recipe, recipe, "--config.seed=1"))
+    assert line == "error: --config is given more than once; give one recipe"
+
+
 def test_a_similar_flag_of_the_program_is_suggested():
     line = error_of(entrypoint("fill_mask", "--workdir=run", "text"))
     assert line.startswith("error: unknown flag --workdir; known here: --")

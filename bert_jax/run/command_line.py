@@ -215,6 +215,9 @@ def _describe_flag_error(error: Exception) -> str:
     message = " ".join(str(error).split())
     if isinstance(error, flags.UnrecognizedFlagError):
         return f"unknown flag --{error.flagname}{_hint_for_flag(error.flagname)}"
+    if isinstance(error, flags.DuplicateFlagError):
+        # Each --config defines the fields that are set anew.
+        return "--config is given more than once; give one recipe"
     if isinstance(error, flags.Error) and "Traceback" not in message:
         flag, _, reason = message.partition(": ")
         known = [wanted for part, wanted in _EXPECTED.items() if part in reason]
