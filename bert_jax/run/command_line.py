@@ -252,7 +252,8 @@ def _hint_for_flag(unknown: str) -> str:
     if similar := difflib.get_close_matches(unknown, known, n=1):
         return f"; did you mean --{similar[0]}?"
     if "config" in flags.FLAGS:
-        field = unknown if "." in unknown else "GROUP.FIELD=VALUE"
+        is_field = "." in unknown or unknown in (flags.FLAGS["config"].value or ())
+        field = unknown if is_field else "GROUP.FIELD=VALUE"
         return f"; fields of the recipe are set by --config.{field}"
     return "; known here: " + ", ".join(f"--{name}" for name in sorted(known))
 
