@@ -126,13 +126,12 @@ def _check_embedding_sharing(objective: Any, source: Source) -> None:
     Where embeddings have differences, a run without differences loads the sums, which
     only the discriminator has seen.
     """
-    disentangled = "gradient_disentangled"
     trained = source.metadata.config.get("objective", {}).get("embedding_sharing")
-    shared = getattr(objective, "embedding_sharing", disentangled)
-    if trained == disentangled != shared:
+    asked = getattr(objective, "embedding_sharing", trained)
+    if trained == "gradient_disentangled" and asked != trained:
         raise UserError(
-            f"objective.embedding_sharing={shared!r}, but the checkpoint {source.path} "
-            f"has {disentangled!r}; set it to that"
+            f"objective.embedding_sharing={asked!r}, but the checkpoint {source.path} "
+            f"has {trained!r}; set it to that"
         )
 
 
@@ -205,9 +204,9 @@ def load_initial_params(
     for head, other in ("mlm_head", "lm_head"), ("lm_head", "mlm_head"):
         if any(path.startswith(f"{head}/") for path in loaded.new):
             also = checkpoints.load_params(source.path, {other: tree[head]})
-            unused = any(path.startswith(f"{other}/") for path in also.ignored)
-            if also.new or unused:
-                continue  # XLNet's `lm_head` is another one
+            has_more = any(path.startswith(f"{other}/") for path in also.ignored)
+            if also.new or has_more:
+                continue  # XLNet's `lm_head` has other parameters
             renamed = {p.replace(other, head, 1): x for p, x in also.params.items()}
             loaded = restore.Loaded(
                 params=loaded.params | renamed,

@@ -216,7 +216,7 @@ def _describe_flag_error(error: Exception) -> str:
     if isinstance(error, flags.UnrecognizedFlagError):
         return f"unknown flag --{error.flagname}{_hint_for_flag(error.flagname)}"
     if isinstance(error, flags.DuplicateFlagError):
-        # Each --config defines the fields that are set anew.
+        # Each --config defines the flags of the fields that are set.
         return "--config is given more than once; give one recipe"
     if isinstance(error, flags.Error) and "Traceback" not in message:
         flag, _, reason = message.partition(": ")
