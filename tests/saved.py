@@ -7,6 +7,7 @@ import json
 import flax.linen as nn
 import jax
 import numpy as np
+import runs
 import toy
 
 from bert_jax import config, recipe_variants
@@ -49,8 +50,10 @@ def pretrained(corpus, folder):
 
 def parameters_of(source):
     """All parameters of a checkpoint of any project, by path."""
-    params = lazy_checkpoint.read(str(source)).params
-    return {path: array.read() for path, array in params.items()}
+    opened = lazy_checkpoint.read(str(source))
+    if opened.spec is None:  # a native one is read faster in one piece
+        return {path: np.asarray(x) for path, x in runs.params(source).items()}
+    return {path: array.read() for path, array in opened.params.items()}
 
 
 def native_model(objective, settings=None, tokenizer=None, run=None, scale=1):

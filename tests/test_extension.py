@@ -8,6 +8,7 @@ import numpy as np
 import published
 import pytest
 import recipes
+import runs
 import tokenizers
 from commands import assert_refused, call, succeed
 
@@ -50,16 +51,16 @@ def test_new_words_are_found_with_the_tokens_that_they_save(wordpiece):
 
 def test_counts_of_words_equal_counts_of_runs_of_letters(wordpiece, documents):
     texts = documents[:20]
-    runs = collections.Counter()
+    letters = collections.Counter()
     for text in texts:
         for character in set(text):
             if not (character.isascii() and character.isalnum()):
                 text = text.replace(character, " ")
-        runs.update(text.lower().split())
+        letters.update(text.lower().split())
     known = set(wordpiece.tokens)
     expected = {
         word: count
-        for word, count in runs.items()
+        for word, count in letters.items()
         if count >= 5 and word not in known and not word.isdigit()
     }
     assert len(expected) > 20
@@ -122,22 +123,23 @@ def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
     done = succeed("extend_vocabulary", *flags)
     words = {"haemoglobin", "thrombocytopenia"}
     assert {line.split("\t")[0] for line in done.stdout.splitlines()} == words
-    before = lazy_checkpoint.read(str(pretrained))
-    after = lazy_checkpoint.read(str(tmp_path / "e"))
-    old, new = before.metadata.tokenizer, after.metadata.tokenizer
-    assert after.metadata.encoder.vocab_size == new.vocab_size == old.vocab_size + 2
+    before = lazy_checkpoint.read(str(pretrained)).metadata
+    after = lazy_checkpoint.read(str(tmp_path / "e")).metadata
+    old, new = before.tokenizer, after.tokenizer
+    assert after.encoder.vocab_size == new.vocab_size == old.vocab_size + 2
     assert new == tokenizer_lib.Tokenizer.load(tmp_path / "e/tokenizer")
-    assert before.params.keys() == after.params.keys()
+    before, after = runs.params(pretrained), runs.params(tmp_path / "e")
+    assert before.keys() == after.keys()
     changed = {"encoder/embeddings/token_embedding", "mlm_head/output_bias"}
-    for path, array in after.params.items():
-        value, rows = array.read(), before.params[path].read()
+    for path, value in after.items():
+        rows = before[path]
         if path not in changed:
             np.testing.assert_array_equal(value, rows)
             continue
         np.testing.assert_array_equal(value[: old.vocab_size], rows[: old.vocab_size])
         for word in words:
             (at,) = new.encode(word)
-            pieces = rows[old.encode(word)]
+            pieces = rows[np.array(old.encode(word))]
             np.testing.assert_allclose(value[at], pieces.mean(0), rtol=1e-6, atol=1e-9)
     texts = vocabulary.sample(source(text), 9**9)
     sizes = [sum(map(len, t.encode_batch(texts))) for t in (old, new)]

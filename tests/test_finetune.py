@@ -384,30 +384,6 @@ def test_the_best_state_may_be_earlier_than_that_of_a_killed_start(
     assert results["step"] == 2
 
 
-def test_a_run_killed_while_it_saves_the_best_state_saves_it_again(
-    pretrained, task, tmp_path, monkeypatch
-):
-    """It was stopped before the only evaluation, and killed in the next start."""
-    changes = {"epochs": 1.0, "keep_best": "loss"}
-    config = make_config(pretrained, task, **changes)
-
-    def kill(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(evaluation.Evaluator, "evaluate", lambda *_: None)
-        with pytest.raises(Interrupted):
-            finetuning.finetune(config, str(tmp_path))
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Checkpoints, "delete_from", kill)
-        with pytest.raises(KeyboardInterrupt):
-            finetuning.finetune(config, str(tmp_path))
-    results = finetuning.finetune(config, str(tmp_path))
-    (record,) = [r for r in runs.metrics(tmp_path) if r["split"] == "eval"]
-    assert [p.name for p in (tmp_path / "best").iterdir()] == [str(record["step"])]
-    assert results["step"] == record["step"]
-
-
 def test_a_best_state_that_is_not_finite_is_not_kept(
     pretrained, task, tmp_path, monkeypatch
 ):
@@ -444,11 +420,31 @@ def test_a_single_evaluation_is_announced_with_keep_best(
     assert (line in capsys.readouterr().err) == says
 
 
-def test_a_request_to_stop_ends_the_scoring(pretrained, task, tmp_path, monkeypatch):
-    """The request comes with the first of two batches to score."""
+def test_stops_and_kills_while_the_best_state_is_scored_or_saved(
+    pretrained, task, tmp_path, monkeypatch
+):
+    """The last of four starts ends like a run that nothing stopped.
+
+    The first is stopped before the only evaluation. The second is killed while it saves
+    the best state. The third gets a request to stop with the first of two batches to
+    score.
+    """
     changes = {"epochs": 1.0, "keep_best": "macro_f1"}
     config = make_config(pretrained, task, **changes)
     expected = finetuning.finetune(config, str(tmp_path / "whole"))
+    folder = tmp_path / "run"
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation.Evaluator, "evaluate", lambda *_: None)
+        with pytest.raises(Interrupted):
+            finetuning.finetune(config, str(folder))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoints, "delete_from", kill)
+        with pytest.raises(KeyboardInterrupt):
+            finetuning.finetune(config, str(folder))
     compute, asked = inference.Engine.batches, []
 
     def batches(engine, *arguments):
@@ -460,9 +456,12 @@ def test_a_request_to_stop_ends_the_scoring(pretrained, task, tmp_path, monkeypa
         patch.setattr(inference.Engine, "batches", batches)
         patch.setattr(interrupts.StopRequests, "is_set", lambda _: bool(asked))
         with pytest.raises(Interrupted, match="saved at step 7 of 7"):
-            finetuning.finetune(config, str(tmp_path / "run"))
+            finetuning.finetune(config, str(folder))
     assert len(asked) == 1
-    assert finetuning.finetune(config, str(tmp_path / "run")) == expected
+    assert finetuning.finetune(config, str(folder)) == expected
+    (record,) = [r for r in runs.metrics(folder) if r["split"] == "eval"]
+    assert [p.name for p in (folder / "best").iterdir()] == [str(record["step"])]
+    assert expected["step"] == record["step"]
 
 
 def test_scoring_sends_a_heartbeat_after_each_batch(pretrained, task):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import jax
 import numpy as np
 from etils import epath
 
@@ -46,16 +47,18 @@ def read(source: str) -> LazyCheckpoint:
         return LazyCheckpoint(other.source, other.metadata, params, unused, other.spec)
     where = restore.find(source)
     metadata = restore.read_metadata(where)
+    stored = restore.shapes(where)
     params = {
-        path: LazyArray(tuple(leaf.shape), functools.partial(_parameter, where, path))
-        for path, leaf in sorted(restore.shapes(where).items())
+        path: LazyArray(leaf.shape, functools.partial(_parameter, where, stored, path))
+        for path, leaf in sorted(stored.items())
     }
     return LazyCheckpoint(str(where), metadata, params)
 
 
-def _parameter(where: epath.Path, path: str) -> np.ndarray:
+def _parameter(
+    where: epath.Path, stored: dict[str, jax.ShapeDtypeStruct], path: str
+) -> np.ndarray:
     """Read a parameter of a native checkpoint as it is stored."""
-    stored = restore.shapes(where)
     asked = {path, parameters.embedding_difference_path(path)} & stored.keys()
     shapes = parameters.unflatten({each: stored[each] for each in asked})
     # On a CPU, this is a view: device memory is host memory.
