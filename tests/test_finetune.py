@@ -279,6 +279,7 @@ def test_from_the_command_line(pretrained, task, tmp_path):
         f"--config.task.eval={task['eval']}",
         f"--config.init_from={pretrained}",
         "--config.random_init=True",
+        "--config.lengths=1",
         f"--workdir={tmp_path / 'run'}",
     ]
     done = succeed("finetune_classifier", *flags)
