@@ -31,7 +31,6 @@ def row(folder: str) -> str:
         folder,
         f"{size:,}",
         f"{held_out.sum():,}",
-        f"{np.log(size):.2f}",
         f"{unigram_baseline.entropy(p):.2f}",
         f"{-(p * np.log(q)).sum():.2f}",
         f"{loss:.2f}",
