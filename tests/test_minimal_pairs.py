@@ -189,6 +189,19 @@ def test_names_and_titles_may_have_any_letters(tmp_path):
     }
 
 
+def test_one_pair_has_no_standard_error(tmp_path):
+    pairs = [{"group": name} for name in ("one", "two", "two")]
+    scores = [(1.0, 0.0), (0.0, 1.0), (1.0, 0.0)]
+    measured = files.accuracies(pairs, scores, "group")
+    files.write(tmp_path, pairs, scores, measured, "")
+    results = json.loads((tmp_path / "accuracy.json").read_text())
+    assert results["one"]["standard_error"] is None
+    np.testing.assert_allclose(results["two"]["standard_error"], 0.5 / 2**0.5)
+    rows = files.table(measured).splitlines()
+    assert rows[1].endswith(" 1  100.0%")
+    assert rows[2].endswith(" 2   50.0% ± 35.4%")
+
+
 @pytest.mark.parametrize("trained", ["masked"], indirect=True)
 @pytest.mark.parametrize(
     "line, message",

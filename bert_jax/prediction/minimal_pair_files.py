@@ -33,8 +33,10 @@ class Accuracy:
         return self.right / self.pairs
 
     @property
-    def standard_error(self) -> float:
-        """Standard error of the accuracy, for independent pairs."""
+    def standard_error(self) -> float | None:
+        """Standard error of the accuracy, for independent pairs; None for one pair."""
+        if self.pairs == 1:
+            return None
         return (self.accuracy * (1 - self.accuracy) / self.pairs) ** 0.5
 
 
@@ -76,8 +78,8 @@ def table(measured: dict[str, Accuracy]) -> str:
     """Format accuracies, in per cent, with their standard errors."""
     width = max(map(len, measured))
     lines = [
-        f"{terminal.printable(name):<{width}}  {x.pairs:>8,}  "
-        f"{x.accuracy:6.1%} ± {x.standard_error:.1%}"
+        f"{terminal.printable(name):<{width}}  {x.pairs:>8,}  {x.accuracy:6.1%}"
+        + ("" if x.standard_error is None else f" ± {x.standard_error:.1%}")
         for name, x in measured.items()
     ]
     return "\n".join([f"{'':<{width}}  {'pairs':>8}  accuracy", *lines])
@@ -87,7 +89,7 @@ def draw(measured: dict[str, Accuracy], title: str) -> figure.Figure:
     """Plot accuracies as bars with their standard errors, and chance as a line."""
     names = list(measured)[::-1]
     values = [100 * measured[name].accuracy for name in names]
-    errors = [100 * measured[name].standard_error for name in names]
+    errors = [100 * (measured[name].standard_error or 0) for name in names]
     drawn = figure.Figure(figsize=(7, 1.2 + 0.28 * len(names)), layout="constrained")
     axis = drawn.subplots()
     places = range(len(names))
