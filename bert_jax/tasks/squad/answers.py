@@ -77,7 +77,7 @@ def rank(
         for _, row, start, end in sorted(spans):
             begin, stop = _characters(windows, row, start, end)
             text = windows.contexts[i][begin:stop]
-            if text and len(answers) < config.nbest:
+            if len(answers) < config.nbest:
                 logits = float(start_logits[row, start]), float(end_logits[row, end])
                 answers.setdefault(text, (begin, stop, *logits))
         odds = None
@@ -98,10 +98,12 @@ def _best_spans(
     outputs: Arrays,
     config: config_lib.SquadConfig,
 ) -> list[tuple[float, int, int, int]]:
-    """Return (-score, row, start, end) of the n best spans of a row."""
+    """Return (-score, row, start, end) of the best span of each of the n best texts.
+
+    Many spans of a row may have one text, or none: white space is no answer.
+    """
     length = outputs["start_logits"].shape[1]
     longest = min(config.max_answer, length)
-    count = min(config.nbest, length)
     is_start = windows.has_most_context[row]
     starts = np.where(is_start, outputs["start_logits"][row], -np.inf)  # [L]
     context = slice(windows.first[row], windows.first[row] + windows.count[row])
@@ -110,11 +112,16 @@ def _best_spans(
     # Row i has the logits of the ends of spans that start at position i.
     ends_by_start = np.lib.stride_tricks.sliding_window_view(ends, longest)
     scores = (starts[:, None] + ends_by_start).ravel()  # [L * longest]
-    return [
-        (-scores[i], row, i // longest, i // longest + i % longest)
-        for i in np.argpartition(-scores, count - 1)[:count].tolist()
-        if scores[i] > -np.inf
-    ]
+    spans: dict[str, tuple[float, int, int, int]] = {}
+    allowed = np.flatnonzero(scores > -np.inf)
+    for i in allowed[np.argsort(-scores[allowed], kind="stable")]:
+        if len(spans) == config.nbest:
+            break
+        start, offset = divmod(int(i), longest)
+        begin, stop = _characters(windows, row, start, start + offset)
+        if text := windows.contexts[windows.question[row]][begin:stop]:
+            spans.setdefault(text, (-scores[i], row, start, start + offset))
+    return list(spans.values())
 
 
 def _characters(
