@@ -259,7 +259,10 @@ def test_lines_that_end_in_carriage_returns_are_not_cut(tmp_path, monkeypatch):
     [
         (bz2.compress(bytes(range(256)) * 99), "compressed; let its name end in .bz2"),
         (gzip.compress(b"text", mtime=0), "compressed; let its name end in .gz"),
-        (b"PAR1\x15\x04\x15\x0e", "a Parquet file; use --format=parquet"),
+        (
+            b"PAR1\x15\x04\x15\x0e",
+            "a Parquet file; for a corpus use --format=parquet, else write text",
+        ),
         (b"%PDF-1.7\n%\xe2\xe3\n1 0 obj\n", "a PDF document; extract its text"),
         (
             "\ufeffDas ist Text.\n".encode("utf-16-le"),

@@ -43,6 +43,11 @@ def refusal(path, *columns, **options):
         ),
         ("a.txt", b"text\tlabel\nx\t1\n", "must end in .tsv, .csv, .jsonl, or in one"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "a.tsv, line 2: not UTF-8"),
+        (
+            "a.csv",
+            b"PAR1\xff\x00\x00\n",
+            "Parquet file; for a corpus use --format=parquet, el",
+        ),
         ("a.tsv.zst", COMPRESS[".zst"](b"text\tlabel\nx\t1\n")[:-9], "cannot read"),
     ],
 )

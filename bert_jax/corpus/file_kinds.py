@@ -21,7 +21,7 @@ _BEGINNING_BYTES = 1024
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException)
 # First bytes of files that are not text.
 _NOT_TEXT = {
-    b"PAR1": "a Parquet file; use --format=parquet",
+    b"PAR1": "a Parquet file; for a corpus use --format=parquet, else write text",
     b"\x1f\x8b": "compressed; let its name end in .gz",
     b"BZh": "compressed; let its name end in .bz2",
     b"\xfd7zXZ": "compressed; let its name end in .xz",
