@@ -11,6 +11,7 @@ import numpy as np
 import published
 import pytest
 import saved
+import tokenizers
 import toy_objective
 from commands import assert_refused, call, succeed
 from saved import native_model, run_of
@@ -37,6 +38,7 @@ from bert_jax.objectives import (
     spans,
     tagging,
 )
+from bert_jax.tasks import tagging as task_tagging
 from bert_jax.training import metadata as metadata_lib
 
 # Published configs do not say whether layers are computed in a loop.
@@ -204,7 +206,7 @@ def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
             (spans.Spans(ALBERT), "AlbertForQuestionAnswering"),
             (masked_lm.MaskedLm(ELECTRA, WITHOUT_QUESTION), "ElectraForMaskedLM"),
             (spans.Spans(ELECTRA), "ElectraForQuestionAnswering"),
-            (tagging.Tagging(ROBERTA, 3), "RobertaForTokenClassification"),
+            (spans.Spans(ROBERTA), "RobertaForQuestionAnswering"),
             (permutation_lm.PermutationLm(XLNET), "XLNetLMHeadModel"),
             (spans.Spans(XLNET), "XLNetForQuestionAnsweringSimple"),
             (masked_lm.MaskedLm(MODERNBERT, WITHOUT_PAIRS), "ModernBertForMaskedLM"),
@@ -231,6 +233,22 @@ def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
         assert encoder.num_layer_groups == objective.encoder.num_layer_groups
         assert name.startswith("Bert") or encoder == objective.encoder
         assert got.metadata.tokenizer.fingerprint == tokenizer.fingerprint
+
+
+def test_words_of_an_exported_tagger_have_a_space_before_them(tmp_path):
+    """Compare with `is_split_into_words` of transformers, which calls the library."""
+    roberta = vocabularies.read(published.folder("roberta_bare"))
+    settings = {"tags": ["O", "B-x", "I-x"]}
+    model, expected = native_model(tagging.Tagging(ROBERTA, 3), settings, roberta)
+    done = convert.export(model, str(tmp_path))
+    assert done.name == "RobertaForTokenClassification"
+    saved.assert_came_back(tmp_path, expected)
+    words = ["The", "value", "of", "an", "object", "."]
+    pipeline = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    given = pipeline.encode(words, is_pretokenized=True).ids
+    for tokenizer in roberta, lazy_checkpoint.read(str(tmp_path)).metadata.tokenizer:
+        arrays = task_tagging.make_rows([words], tokenizer, 32).arrays
+        assert arrays["input_ids"][arrays["attention_mask"]].tolist() == given
 
 
 def spec_of(objective, run=None):

@@ -23,7 +23,7 @@ from bert_jax.interop import (
     vocabularies,
 )
 from bert_jax.interop.families import BERT
-from bert_jax.interop.families.family import BARE
+from bert_jax.interop.families.family import BARE, TAGGING
 from bert_jax.interop.huggingface import ModelSpec
 from bert_jax.interop.lazy_checkpoint import LazyCheckpoint
 from bert_jax.model import parameters
@@ -141,8 +141,11 @@ def _huggingface(
     }
     safetensors.write(folder / huggingface_folder.ARRAYS, shapes, arrays)
     json_files.write(folder / huggingface_folder.CONFIG, values)
+    tokenizer = checkpoint.metadata.tokenizer
+    if spec.purpose == TAGGING:
+        tokenizer = vocabularies.with_space_before_words(tokenizer)
     vocabularies.write(
-        checkpoint.metadata.tokenizer,
+        tokenizer,
         folder,
         spec.encoder,
         cls_is_last=spec.family.cls_is_last,

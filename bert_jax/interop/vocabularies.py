@@ -4,6 +4,7 @@ A `tokenizer.json` is used as it is. Older folders have vocabularies instead;
 their pipelines follow from the family of the model.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -277,6 +278,18 @@ def has_one_segment(folder: storage.Path, tokenizer: Tokenizer) -> bool:
 
 
 # ---- out
+
+
+def with_space_before_words(tokenizer: Tokenizer) -> Tokenizer:
+    """Return the tokenizer of a tagger, which has seen a space before each word.
+
+    `transformers` adds no space to the words of `is_split_into_words`, unless
+    byte-level BPE has `add_prefix_space`.
+    """
+    values = json.loads(tokenizer.pipeline)
+    if (values["pre_tokenizer"] or {}).get("type") == "ByteLevel":
+        values["pre_tokenizer"]["add_prefix_space"] = True
+    return tokenizer_lib.make(values, tokenizer.settings())
 
 
 def write(
