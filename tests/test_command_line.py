@@ -63,8 +63,7 @@ def test_arguments_are_for_programs_that_take_them():
 
 
 def test_a_second_recipe_is_refused():
-    recipe = "--config=configs/bert_base.py"
-    line = error_of(entrypoint("pretrain", recipe, recipe, "--config.seed=1"))
+    line = error_of(entrypoint("pretrain", BASE, BASE))
     assert line == "error: --config is given more than once; give one recipe"
 
 

@@ -215,8 +215,7 @@ def _describe_flag_error(error: Exception) -> str:
     message = " ".join(str(error).split())
     if isinstance(error, flags.UnrecognizedFlagError):
         return f"unknown flag --{error.flagname}{_hint_for_flag(error.flagname)}"
-    if isinstance(error, flags.DuplicateFlagError):
-        # Each --config defines the flags of the fields that are set.
+    if "already defined as" in message:  # only --config has `allow_overwrite=False`
         return "--config is given more than once; give one recipe"
     if isinstance(error, flags.Error) and "Traceback" not in message:
         flag, _, reason = message.partition(": ")
@@ -265,6 +264,7 @@ def define_config(default: str | None, example: str) -> None:
         default,
         f"Recipe, such as {example}. Any field of it can be set: --config.FIELD=VALUE.",
         lock_config=True,
+        allow_overwrite=False,
     )
 
 
