@@ -180,6 +180,7 @@ def test_errors_of_a_recipe_keep_their_traceback(recipe):
         ([BASE, "--config.seed.x=3"], "--config.seed.x: unknown config field"),
         ([BASE, "--config.phases[9].steps=3"], "phases[9].steps: index out of range"),
         ([BASE, "--config.phases.steps=3"], "a list needs an index, as in phases[0]"),
+        ([BASE, "--config.phases.0.steps=3"], "phases.0.steps: invalid path; expected"),
         ([BASE, "--config.objective.kind=causal_lm"], "objective.kind cannot be set"),
         ([BASE, "--config.seed=abc"], "flag --config.seed=abc: expected an integer"),
         ([BASE, "--config.encoder=3"], "--config.encoder=3: expected a group, whose"),

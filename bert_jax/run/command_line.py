@@ -227,6 +227,11 @@ def _describe_flag_error(error: Exception) -> str:
     for frame in frames:
         if is_about_field and frame.f_code.co_filename == config_path.__file__:
             path = frame.f_locals.get("config_path") or frame.f_locals.get("override")
+            if isinstance(error, ValueError):
+                return (
+                    f"--config.{path}: invalid path; expected one such as "
+                    "optimizer.learning_rate or phases[0].steps"
+                )
             if isinstance(error, TypeError):
                 return f"--config.{path}: a list needs an index, as in phases[0].steps"
             if isinstance(error, IndexError):
