@@ -101,6 +101,34 @@ def test_older_tokenizer_files_are_read(name, documents, tmp_path):
     assert ids[-1] == tokenizer.encode("the attribute")[-1]
 
 
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_older_folders_name_their_special_tokens(file, tmp_path):
+    """Tokens of unusual names have their roles, also beside tokens of usual names."""
+    roles = ("unk", "pad", "cls", "sep", "mask")
+    named = {f"{role}_token": f"<{role.upper()}>" for role in roles}
+    named["mask_token"] = {"content": named["mask_token"], "lstrip": True}
+    tokens = [*(f"<{role.upper()}>" for role in roles), "a", "b"]
+    (tmp_path / file).write_text(json.dumps(named))
+    files = {
+        1: ("vocab.txt", "\n".join([*tokens, "[UNK]", "[SEP]", "[MASK]"])),
+        2: ("vocab.json", json.dumps({token: i for i, token in enumerate(tokens)})),
+    }
+    (tmp_path / "merges.txt").write_text("")
+    for separators, (name, content) in files.items():
+        (tmp_path / name).write_text(content)
+        tokenizer = vocabularies.read(tmp_path)
+        special = [getattr(tokenizer, f"{role}_id") for role in roles]
+        assert special == [0, 1, 2, 3, 4]
+        assert tokenizer.pair_separators == [3] * separators
+        (tmp_path / name).unlink()
+        if name == "vocab.txt":
+            assert tokenizer.encode("a ? b") == [5, 0, 6]
+        pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
+        pair = [2, 5, *[3] * separators, 6, 3]
+        assert pipeline.encode("a", "b").ids == pair
+        assert pipeline.encode("<MASK>", add_special_tokens=False).ids == [4]
+
+
 @pytest.mark.parametrize(
     ("settings", "config", "added", "cls"),
     [

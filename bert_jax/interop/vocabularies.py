@@ -22,6 +22,7 @@ from bert_jax.interop.families import BERT, FAMILIES
 from bert_jax.tokenizer import (
     PIPELINE_FILE,
     SETTINGS_FILE,
+    SPECIAL_TOKENS_FILE,
     Tokenizer,
     pipelines,
     sentencepiece_model,
@@ -81,6 +82,7 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
             )
         _check_settings_agree(folder, tokenizer, settings)
         return _with_added_tokens(tokenizer, folder, settings)
+    settings |= named or {}
     config = folder / "config.json"
     if (folder / json_files.GOOGLE_CONFIG).exists() and not config.exists():
         return read_google(folder)
@@ -94,10 +96,11 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
         )
     try:
         if is_fairseq:
-            pipeline = _fairseq_pipeline(folder, str(name or model.get("model_type")))
+            name = str(name or model.get("model_type"))
+            pipeline = _fairseq_pipeline(folder, settings, name)
         else:
             pipeline = _older_pipeline(folder, settings, model.get("model_type"))
-        tokenizer = tokenizer_lib.make(pipeline, settings | dict(named or {}))
+        tokenizer = tokenizer_lib.make(pipeline, settings)
     except (UserError, ValueError, OSError) as error:
         raise io_errors.explain(error, f"{folder}: {error}") from error
     return _with_added_tokens(tokenizer, folder, settings)
@@ -139,11 +142,12 @@ def _with_added_tokens(
 
 def _read_settings(folder: storage.Path) -> dict[str, Any]:
     """Return the settings of `transformers`, without those that are null."""
-    path = folder / SETTINGS_FILE
-    values = json_files.read_or_empty(path)
-    settings = {name: value for name, value in values.items() if value is not None}
+    settings: dict[str, Any] = {}
+    for file in (SPECIAL_TOKENS_FILE, SETTINGS_FILE):
+        values = json_files.read_or_empty(folder / file)
+        settings |= {name: value for name, value in values.items() if value is not None}
     for name in _SWITCHES:
-        json_files.JsonFile(path, settings).value(name, bool, False)
+        json_files.JsonFile(folder / SETTINGS_FILE, settings).value(name, bool, False)
     return settings
 
 
@@ -184,7 +188,9 @@ def _older_pipeline(
     if (folder / _SENTENCEPIECE).exists():
         strip_accents = not settings.get("keep_accents", False)
         content = (folder / _SENTENCEPIECE).read_bytes()
-        return sentencepiece_model.pipeline(content, lower_case, strip_accents)
+        return sentencepiece_model.pipeline(
+            content, lower_case, strip_accents, named=settings
+        )
     if (folder / _DEBERTA).exists():
         if settings.get("split_by_punct"):
             raise UserError(
@@ -192,11 +198,13 @@ def _older_pipeline(
                 f"tokenizer from a {PIPELINE_FILE} only"
             )
         content = (folder / _DEBERTA).read_bytes()
-        return sentencepiece_model.pipeline(content, lower_case, False, [MASK])
+        return sentencepiece_model.pipeline(
+            content, lower_case, False, [MASK], named=settings
+        )
     if all((folder / name).exists() for name in _BYTE_BPE):
         files = [(folder / name).read_bytes() for name in _BYTE_BPE]
         space = settings.get("add_prefix_space", False)
-        return pipelines.byte_bpe(*pipelines.parse_byte_bpe(*files), space)
+        return pipelines.byte_bpe(*pipelines.parse_byte_bpe(*files), space, settings)
     if not (folder / _WORDPIECE).exists():
         # Corpora and converted checkpoints have it one level below.
         below = folder / "tokenizer"
@@ -213,16 +221,26 @@ def _older_pipeline(
             )
     strip_accents = settings.get("strip_accents", lower_case)
     tokens = pipelines.parse_wordpiece((folder / _WORDPIECE).read_bytes())
-    return pipelines.wordpiece(tokens, lower_case, strip_accents, _LONGEST_WORD)
+    return pipelines.wordpiece(
+        tokens, lower_case, strip_accents, _LONGEST_WORD, settings
+    )
 
 
-def _fairseq_pipeline(folder: storage.Path, name: str) -> tokenizers.Tokenizer:
+def _fairseq_pipeline(
+    folder: storage.Path, settings: Mapping[str, Any], name: str
+) -> tokenizers.Tokenizer:
     """Build the pipeline of XLM-R or CamemBERT; `name` is a class or `model_type`."""
     for begin, first in _FIRST_TOKENS.items():
         if name.replace("-", "").lower().startswith(begin.lower()):
             content = (folder / _FAIRSEQ).read_bytes()
             return sentencepiece_model.pipeline(
-                content, False, False, ["<mask>"], first, separators=2
+                content,
+                False,
+                False,
+                ["<mask>"],
+                first,
+                separators=2,
+                named=settings,
             )
     raise UserError(
         f"the ids of {_FAIRSEQ} depend on tokenizer_class in {SETTINGS_FILE}; expected "

@@ -37,6 +37,7 @@ from bert_jax.tokenizer.special_tokens import SPECIAL_TOKENS as SPECIAL_TOKENS
 
 PIPELINE_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
+SPECIAL_TOKENS_FILE = "special_tokens_map.json"  # in older folders
 # Parts of a pipeline that do not affect the ids of a text.
 _NOT_IDS = ("version", "truncation", "padding", "post_processor", "decoder")
 # Errors of a damaged tokenizer.
@@ -369,7 +370,7 @@ class Tokenizer:
             if former_format.is_former(values):
                 return _from_former(values, (folder / "vocab.txt").read_bytes)
             fields: dict[str, Any] = {}
-            for name in ("special_tokens_map.json", SETTINGS_FILE):
+            for name in (SPECIAL_TOKENS_FILE, SETTINGS_FILE):
                 if (folder / name).exists():
                     fields |= json.loads((folder / name).read_text(encoding="utf-8"))
             return make(values, fields | dict(named or {}))

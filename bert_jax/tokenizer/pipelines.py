@@ -6,6 +6,7 @@ RoBERTa's.
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
@@ -59,15 +60,18 @@ def wordpiece(
     lower_case: bool,
     strip_accents: bool,
     longest_word: int = LONGEST_WORD,
+    named: Mapping[str, Any] | None = None,
 ) -> tokenizers.Tokenizer:
     """Return BERT's pipeline (BERT paper, section 3): longest match first inside words.
 
-    A token that is repeated has its last id, as in google-research/bert.
+    A token that is repeated has its last id, as in google-research/bert. For `named`,
+    see `special_tokens.find`.
     """
     ids = {token: i for i, token in enumerate(tokens)}
-    model = models.WordPiece(ids, unk_token=UNK, max_input_chars_per_word=longest_word)
+    unk = special_tokens.text((named or {}).get("unk_token", UNK))
+    model = models.WordPiece(ids, unk_token=unk, max_input_chars_per_word=longest_word)
     pipeline = bert_steps(model, lower_case, strip_accents)
-    add_special_tokens(pipeline, UNK)
+    add_special_tokens(pipeline, unk, named)
     return pipeline
 
 
@@ -113,9 +117,14 @@ def parse_byte_bpe(vocabulary: bytes, merges: bytes) -> tuple[dict, list[tuple]]
 
 
 def byte_bpe(
-    ids: Mapping[str, int], merges: Sequence[tuple[str, str]], add_prefix_space: bool
+    ids: Mapping[str, int],
+    merges: Sequence[tuple[str, str]],
+    add_prefix_space: bool,
+    named: Mapping[str, Any] | None = None,
 ) -> tokenizers.Tokenizer:
     """Return the pipeline of RoBERTa (Liu et al. 2019, 4.4): merged pairs of bytes.
+
+    For `named`, see `special_tokens.find`.
 
     Raises:
       ValueError: The library cannot use the vocabulary.
@@ -127,12 +136,16 @@ def byte_bpe(
         reason = str(error).partition("\n")[0]
         raise ValueError(f"vocab.json is damaged: {reason}") from error
     pipeline = byte_bpe_steps(model, add_prefix_space)
-    add_special_tokens(pipeline, unk, separators=2)
+    add_special_tokens(pipeline, unk, named, separators=2)
     return pipeline
 
 
 def add_special_tokens(
-    pipeline: tokenizers.Tokenizer, unk: str | None, *, separators: int = 1
+    pipeline: tokenizers.Tokenizer,
+    unk: str | None,
+    named: Mapping[str, Any] | None = None,
+    *,
+    separators: int = 1,
 ) -> None:
     """Let a pipeline find special tokens in texts, and put them around texts.
 
@@ -144,7 +157,7 @@ def add_special_tokens(
     Raises:
       UserError: A special token is missing in the vocabulary.
     """
-    special = special_tokens.find(pipeline.get_vocab(), unk, {})
+    special = special_tokens.find(pipeline.get_vocab(), unk, named or {})
     # With bytes, [MASK] stands for a token with the space in front of it.
     is_byte_level = isinstance(pipeline.model, models.BPE)
     mask = tokenizers.AddedToken(special.mask, lstrip=is_byte_level)

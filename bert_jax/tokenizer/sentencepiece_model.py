@@ -5,7 +5,7 @@ sentencepiece needs a newer protobuf than TensorFlow allows.
 """
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sentencepiece
@@ -37,6 +37,7 @@ def pipeline(
     more_symbols: Sequence[str] = (),
     first: Sequence[str] = (),
     separators: int = 1,
+    named: Mapping[str, Any] | None = None,
 ) -> tokenizers.Tokenizer:
     """Return a pipeline of `normalise` and a unigram model.
 
@@ -50,6 +51,7 @@ def pipeline(
       first: Special tokens with the first ids. They replace those tokens at the
         beginning of the model that have the same name.
       separators: Number of separators between two texts.
+      named: See `special_tokens.find`.
 
     Raises:
       UserError: The model is damaged, or not a unigram model.
@@ -108,7 +110,7 @@ def pipeline(
         pieces[i] for i in kept if processor.is_control(i) or processor.is_unknown(i)
     ]
     result.add_special_tokens([*first, *symbols, *more_symbols])
-    pipelines.add_special_tokens(result, unk, separators=separators)
+    pipelines.add_special_tokens(result, unk, named, separators=separators)
     return result
 
 

@@ -52,7 +52,7 @@ def find(
         if role in found:
             continue
         fields = f"{role}_token", _SECOND_FIELDS.get(role)
-        given = [_text(named[field]) for field in fields if named.get(field)]
+        given = [text(named[field]) for field in fields if named.get(field)]
         known = [token for token in usual if token in tokens]
         if not (given or known) and role in ROLES:
             raise UserError(
@@ -74,7 +74,7 @@ def find(
     return special
 
 
-def _text(token: Any) -> str:
+def text(token: Any) -> str:
     """Return the text of a token, which may be an object with further settings."""
     content = token.get("content") if isinstance(token, dict) else token
     if not isinstance(content, str):
