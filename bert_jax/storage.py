@@ -185,9 +185,19 @@ def check_new_folder(name: str) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a local folder and its parents. Do nothing in a store."""
-    if not is_remote(folder):
+    """Make a local folder and its parents. Do nothing in a store.
+
+    Raises:
+      UserError: The path is a file, or a link to nothing.
+    """
+    if is_remote(folder):
+        return
+    try:
         folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise UserError(
+            f"{folder} is a file or a broken link; give a folder"
+        ) from error
 
 
 def remove_folder(folder: Path) -> None:

@@ -228,7 +228,7 @@ def test_mistaken_pairs_are_refused_with_their_line(trained, tmp_path, line, mes
     ("output", "message"),
     [
         ("gs://bucket/x", "--output=gs://bucket/x must be a local folder"),
-        ("pairs.jsonl", "cannot write to pairs.jsonl: File exists"),
+        ("pairs.jsonl", "pairs.jsonl is a file or a broken link; give a"),
     ],
 )
 def test_wrong_outputs_are_refused_before_scoring(

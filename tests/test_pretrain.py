@@ -135,7 +135,10 @@ def test_workdirs_of_others_are_left_alone(undisturbed, corpus, tmp_path):
     call(corpus, undisturbed, *LONG_RUN)
     assert metrics(undisturbed) == before
     (tmp_path / "file").write_text("")
-    assert_refused(call(corpus, tmp_path / "file"), "file: File exists")
+    (tmp_path / "latest").symlink_to("nowhere")
+    for name in ("file", "latest"):
+        refused = call(corpus, tmp_path / name)
+        assert_refused(refused, f"{name} is a file or a broken link; give a folder")
     assert_refused(call(corpus, tmp_path / ("x" * 300)), "File name too long")
 
 

@@ -202,7 +202,7 @@ def test_source_is_reported_before_the_slow_search(tmp_path, monkeypatch):
         ("train_tokenizer", [f"--output={__file__}"], "is a file"),
         ("train_tokenizer", [f"--output={HERE}"], "is not empty"),
         ("train_tokenizer", [f"--input={__file__}", "--vocab_size=50"], "must be"),
-        ("build_corpus", [f"--input={__file__}", f"--output={__file__}"], "cannot wri"),
+        ("build_corpus", [f"--input={__file__}", f"--output={__file__}"], "is a file "),
         ("build_corpus", [f"--input={__file__}", "--nolower_case"], "applies to a vo"),
         ("build_corpus", [f"--input={__file__}", "--format=jsonl"], "no document"),
     ],
