@@ -5,10 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, UInt32
 
-from bert_jax.model import randomness
-from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, labelled
 
 # Logit of a missing choice; its probability is 0.
@@ -40,23 +37,9 @@ class Choice(labelled.LabelledObjective):
     ) -> jax.Array:
         """Return float32 logits [B, C]; very negative where a choice is missing."""
         mask = batch["attention_mask"]  # [B, C, L]
-        inputs = jax.tree.map(
-            lambda x: x.reshape(-1, mask.shape[-1]), Inputs.of(batch)
-        )  # [B * C, L]
         scores = self.model.apply(
             {"params": params},
-            inputs,
-            dropout_keys=_choice_keys(dropout_keys, self.num_choices),
+            labelled.flatten_texts(batch),
+            dropout_keys=labelled.text_keys(dropout_keys, self.num_choices),
         )
         return jnp.where(mask.any(-1), scores.reshape(mask.shape[:2]), _MISSING)
-
-
-def _choice_keys(
-    keys: UInt32[Array, " B"] | None, num_choices: int
-) -> UInt32[Array, " rows"] | None:
-    """Derive a dropout key for each choice from the key of its row."""
-    if keys is None:
-        return None
-    keys = randomness.fold_in(keys, "choices")
-    per_choice = [randomness.fold_in(keys, number) for number in range(num_choices)]
-    return jnp.stack(per_choice, axis=1).reshape(-1)  # [B * C]

@@ -5,9 +5,10 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import cross_entropy, flops, heads
+from bert_jax.model import cross_entropy, flops, heads, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, BatchShapes, metric_sums
 
@@ -117,3 +118,22 @@ class LabelledObjective:
         sums = self.measure(self.logits(params, batch, dropout_keys), batch)
         padding = metric_sums.padding_fraction(batch["attention_mask"])
         return sums | {"padding_fraction": padding}
+
+
+# ---- rows of several texts
+
+
+def flatten_texts(batch: Batch) -> Inputs:
+    """Return the texts of rows [B, C, L] as rows of their own, [B * C, L]."""
+    return jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), Inputs.of(batch))
+
+
+def text_keys(
+    keys: UInt32[Array, " B"] | None, num_texts: int
+) -> UInt32[Array, " rows"] | None:
+    """Derive a dropout key for each text from the key of its row: [B * C]."""
+    if keys is None:
+        return None
+    keys = randomness.fold_in(keys, "choices")
+    per_text = [randomness.fold_in(keys, number) for number in range(num_texts)]
+    return jnp.stack(per_text, axis=1).reshape(-1)
