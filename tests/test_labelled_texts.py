@@ -102,6 +102,13 @@ def test_formats_give_the_same_examples(ending, tmp_path):
         assert read[1].where == where
 
 
+def test_a_written_table_is_read_back(tmp_path):
+    examples = [Example('say "hi"', "b, c", "1"), Example("a\tb", "é", "0")]
+    labelled_texts.write_tsv(tmp_path / "a.tsv", examples)
+    expected = [examples[0], Example("a b", "é", "0")]
+    assert labelled_texts.read(tmp_path / "a.tsv") == expected
+
+
 def test_spaces_around_a_label_make_no_class(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("text\tlabel\nx\tyes \ny\t yes\nz\tno\n")

@@ -13,7 +13,7 @@ from toy_task import Length, LengthConfig, ToyFinetuneConfig
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, pretraining, recipe_variants
-from bert_jax.tasks import choice, classification, squad, tagging
+from bert_jax.tasks import choice, classification, embedding, squad, tagging
 from bert_jax.training import restore
 
 # Files by name. A name begins with the task that reads it.
@@ -24,6 +24,10 @@ FILES = {
     "choice/train.csv": "a or b,a,b,,A\n" * 9 + "which,a,b,c,C\n",
     "choice/eval.csv": "the value,name,the value,,B\n" * 3,
     "choice/test.csv": "the value,name,the value,,\n" * 3,
+    "embedding/train.csv": "text_a,text_b,negative\n"
+    + "is it,the value,the name\n" * 9,
+    "embedding/eval.csv": "text_a,text_b\nis it,the value\nof,to\nin,a value\n",
+    "embedding/test.csv": "text_a,text_b\nis it,the value\n",
 }
 for _name, _labels in (("classification", "xyz"), ("regression", ["0.5", "2", "-1"])):
     for _set, _count in (("train", 20), ("eval", 10), ("test", 10)):
@@ -51,6 +55,9 @@ def tasks(wordpiece, tmp_path_factory):
         "regression": make(*classes, "regression", ".tsv", target="number"),
         "tagging": make(tagging.Tagging, config_lib.TaggingConfig, "tagging", ""),
         "choice": make(choice.Choice, config_lib.ChoiceConfig, "choice", ".csv"),
+        "embedding": make(
+            embedding.Embedding, config_lib.EmbeddingConfig, "embedding", ".csv"
+        ),
         "toy": lambda: Length(LengthConfig(), wordpiece),
     }
     for name, no_answers in (("squad 1.1", False), ("squad 2.0", True)):
@@ -67,7 +74,7 @@ def tasks(wordpiece, tmp_path_factory):
 
 
 NAMES = (
-    *("classification", "regression", "tagging", "choice"),
+    *("classification", "regression", "tagging", "choice", "embedding"),
     *("squad 1.1", "squad 2.0", "toy"),
 )
 

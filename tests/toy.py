@@ -57,7 +57,7 @@ def batch_of(objective, rows=8, length=24, seed=0):
         elif name == "ranks":
             values = rng.permuted(np.tile(np.arange(length), (rows, 1)), axis=1) - 9
             values = np.maximum(values, -1)
-        elif name in ("input_ids", "mlm_labels", "target_labels"):
+        elif name in ("input_ids", "mlm_labels", "target_labels", "texts"):
             values = rng.integers(5, TINY.vocab_size, shape.shape)
         elif name.endswith("_positions"):
             values = rng.integers(0, 10, shape.shape)

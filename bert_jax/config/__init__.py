@@ -43,6 +43,7 @@ from bert_jax.config.tasks import (
     GLUE,
     ChoiceConfig,
     ClassificationConfig,
+    EmbeddingConfig,
     SquadConfig,
     TaggingConfig,
     TaskConfig,

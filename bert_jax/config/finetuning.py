@@ -3,7 +3,7 @@
 import dataclasses
 
 from bert_jax.config.fields import field, require
-from bert_jax.config.tasks import ClassificationConfig, TaskConfig
+from bert_jax.config.tasks import ClassificationConfig, EmbeddingConfig, TaskConfig
 from bert_jax.config.training import (
     LoopConfig,
     MeshConfig,
@@ -67,5 +67,13 @@ class FinetuneConfig:
         if self.frozen:  # new layers would keep their random values
             requirements = ("reinit_layers", 0), ("optimizer.layer_decay", 1.0)
             require(self, where, [(*each, "frozen") for each in requirements])
+        if isinstance(self.task, EmbeddingConfig):
+            # A row is compared with the whole batch, and there is no head to train.
+            requirements = (
+                ("micro_batches", 1),
+                ("mesh.gradient_sum", "float32"),
+                ("frozen", False),
+            )
+            require(self, where, [(*each, "task.kind") for each in requirements])
         if self.random_init:
             require(self, where, [("reinit_layers", 0, "random_init")])

@@ -143,12 +143,41 @@ class ChoiceConfig:
     fingerprint: str = ""  # of `train` and `eval`; "": unchecked
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+    """Vectors of texts, from pairs that belong together (`tasks/embedding.py`)."""
+
+    kind: str = "embedding"
+    # TSV, CSV or JSON lines with named columns; may be compressed, as all files.
+    train: str = field("", free=True)
+    eval: str = field("", free=True)
+    # Further pairs to score; "": none.
+    test: str = field("", free=True)
+    # Names of the columns of two texts that belong together, and of a text that does
+    # not belong to the first one; "": negative, if there is such a column.
+    text_a: str = "text_a"
+    text_b: str = "text_b"
+    negative: str = ""
+    # "mean" averages the vectors of all tokens; "cls" takes the vector of [CLS], or of
+    # the last token if the encoder is causal.
+    pool: str = field("mean", choices=("mean", "cls"))
+    # Divisor of cosine similarities. A lower one gives more weight to the most similar
+    # wrong texts.
+    temperature: float = field(0.05, more_than=0)
+    # Tokens of a text. Longer texts are truncated.
+    length: int = field(128, at_least=8)
+    fingerprint: str = ""  # of `train` and `eval`; "": unchecked
+
+
 # Fine-tuning command of each kind of task.
 FINETUNE_COMMANDS = {
     "classification": "run.finetune_classifier",
     "squad": "run.finetune_squad",
     "tagging": "run.finetune_tagger",
     "choice": "run.finetune_choice",
+    "embedding": "run.finetune_embedder",
 }
 
-TaskConfig = ClassificationConfig | SquadConfig | TaggingConfig | ChoiceConfig
+TaskConfig = (
+    ClassificationConfig | SquadConfig | TaggingConfig | ChoiceConfig | EmbeddingConfig
+)

@@ -17,7 +17,14 @@ from bert_jax import config as config_lib
 from bert_jax import storage, tasks, warm_start
 from bert_jax.errors import UserError
 from bert_jax.finetuning import batches, initialise
-from bert_jax.tasks import choice, classification, squad, tagging, task_files
+from bert_jax.tasks import (
+    choice,
+    classification,
+    embedding,
+    squad,
+    tagging,
+    task_files,
+)
 from bert_jax.training import (
     inference,
     optimizer,
@@ -33,6 +40,7 @@ TASKS = {
     "squad": squad.Squad,
     "tagging": tagging.Tagging,
     "choice": choice.Choice,
+    "embedding": embedding.Embedding,
 }
 
 

@@ -11,6 +11,16 @@ from bert_jax.interop.huggingface import ModelSpec
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import metrics_file
 
+_CODE = """\
+from transformers import AutoTokenizer, {name}
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = {name}.from_pretrained("FOLDER")"""
+_EMBEDDER_CODE = """\
+from sentence_transformers import SentenceTransformer
+
+vectors = SentenceTransformer("FOLDER").encode(["a text", "another text"])"""
+
 
 def text(source: str, metadata: metadata_lib.Metadata, spec: ModelSpec) -> str:
     """Return the model card of a checkpoint."""
@@ -27,8 +37,11 @@ def text(source: str, metadata: metadata_lib.Metadata, spec: ModelSpec) -> str:
         *_run(source, metadata.config),
     ]
     table = "\n".join(f"| {key} | {value} |" for key, value in rows)
+    library, code = "transformers", _CODE.format(name=spec.name)
+    if metadata.config.get("task", {}).get("kind") == "embedding":
+        library, code = "sentence-transformers", _EMBEDDER_CODE
     return f"""---
-library_name: transformers
+library_name: {library}
 tags:
 - {spec.family.model_type}
 ---
@@ -42,10 +55,7 @@ Trained or converted with bert_jax.
 {table}
 
 ```python
-from transformers import AutoTokenizer, {spec.name}
-
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = {spec.name}.from_pretrained("FOLDER")
+{code}
 ```
 """
 

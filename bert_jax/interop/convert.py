@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
+from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import (
     card,
@@ -19,6 +20,7 @@ from bert_jax.interop import (
     model_classes,
     output,
     safetensors,
+    sentence_transformers,
     tensorflow,
     vocabularies,
 )
@@ -150,6 +152,14 @@ def _huggingface(
         spec.encoder,
         cls_is_last=spec.family.cls_is_last,
     )
+    task = checkpoint.metadata.config.get("task", {})
+    if task.get("kind") == config_lib.EmbeddingConfig.kind:
+        sentence_transformers.write(
+            folder,
+            task,
+            spec.encoder.hidden_size,
+            reads_last=spec.family.cls_is_last or spec.encoder.causal,
+        )
     text = card.text(checkpoint.source, checkpoint.metadata, spec)
     (folder / "README.md").write_text(text, encoding="utf-8")
     return list(shapes)

@@ -14,6 +14,7 @@ from bert_jax.model import (
     dropout,
     embeddings,
     norms,
+    pooler,
     products,
     randomness,
 )
@@ -237,6 +238,36 @@ class SpanModel(TaggerModel):
 
     head_name = "span_classifier"
     has_dropout = False
+
+
+class EmbeddingModel(nn.Module):
+    """The encoder with a unit vector for each text."""
+
+    config: config_lib.EncoderConfig
+    # "mean" over all tokens, special tokens included; or "cls": the vector of [CLS], or
+    # of the last token if the encoder is causal.
+    pool: str
+
+    def setup(self):
+        self.encoder = make_encoder(self.config)
+
+    def __call__(
+        self,
+        inputs: Inputs,
+        *,
+        dropout_keys: UInt32[Array, " B"] | None = None,
+    ) -> Float[Array, "B D"]:
+        """Return float32 vectors of length 1, arbitrary for a row of padding."""
+        keys = randomness.fold_in(dropout_keys, "encoder")
+        if self.pool == "cls":
+            read_at = self.encoder.pooled_positions(inputs)
+            x = self.encoder(inputs, dropout_keys=keys, read_at=read_at).hidden[:, 0]
+        else:
+            hidden = self.encoder(inputs, dropout_keys=keys).hidden
+            x = pooler.mean(hidden.astype(jnp.float32), inputs.attention_mask)
+        x = x.astype(jnp.float32)
+        square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
+        return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
 
 
 def init(

@@ -134,6 +134,6 @@ def text_keys(
     """Derive a dropout key for each text from the key of its row: [B * C]."""
     if keys is None:
         return None
-    keys = randomness.fold_in(keys, "choices")
+    keys = randomness.fold_in(keys, "choices")  # this name stays, for runs to resume
     per_text = [randomness.fold_in(keys, number) for number in range(num_texts)]
     return jnp.stack(per_text, axis=1).reshape(-1)

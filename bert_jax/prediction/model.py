@@ -5,6 +5,7 @@ from bert_jax.prediction import (
     answering,
     choosing,
     classifying,
+    embedding,
     features,
     filling,
     minimal_pairs,
@@ -27,6 +28,7 @@ class Model(TrainedModel):
     answer = answering.answer
     tag = tagging.tag
     choose = choosing.choose
+    embed = embedding.embed
     features = features.extract
     score_pairs = minimal_pairs.score_pairs
 

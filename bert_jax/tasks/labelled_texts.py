@@ -77,10 +77,10 @@ def read(
     for line, row in rows:
         where = f"{path}, line {line}"
         fields = dict(zip(header, row, strict=True))
-        a = _text(fields[first], first, where)
+        a = check_text(fields[first], first, where)
         if not a.strip():
             raise UserError(f"{where}: {first} is empty")
-        b = _text(fields[second], second, where) if second else ""
+        b = check_text(fields[second], second, where) if second else ""
         c, probabilities = "", None
         if target and isinstance(fields[target], dict):
             probabilities = _probabilities(fields[target], target, where)
@@ -111,7 +111,8 @@ def _has_labels(header: list[str], rows: list[tuple[int, list]], name: str) -> b
     return not values <= {"", "-1", "None", "nan"}
 
 
-def _text(value: Any, name: str, where: str) -> str:
+def check_text(value: Any, name: str, where: str) -> str:
+    """Return a value of a table, which must be a text."""
     if not isinstance(value, str):
         raise UserError(f"{where}: {name} is {json.dumps(value)}, not a text")
     return value

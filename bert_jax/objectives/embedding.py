@@ -1,0 +1,96 @@
+"""Contrastive learning of vectors of texts, with the batch as negative examples."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bert_jax.model import flops, heads
+from bert_jax.objectives import Batch, BatchShapes, labelled, metric_sums
+
+# Logit of a text that is excluded from the comparison with the first text of a row.
+_EXCLUDED = -1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedding(labelled.LabelledObjective):
+    """Mean cross entropy of a row's second text among all other texts of the batch.
+
+    A row has two texts that belong together, and perhaps a third text that does not
+    belong to the first. The first text is compared with the second and third texts of
+    all rows; logits are cosine similarities divided by the temperature. Source: SimCSE
+    (Gao et al. 2021), sections 3 and 4. Unlike there, a text is no negative example if
+    it equals the row's first text, or is the second text of any row with that first
+    text.
+
+    Unlike in other objectives, the loss of a row depends on the other rows of its
+    batch. Micro-batches would have fewer negatives, so the config refuses them.
+    """
+
+    num_texts: int  # texts in a row, 2 or 3; a third text may be missing
+    pool: str
+    temperature: float
+
+    loss_name = "contrastive_loss"
+    label_types: ClassVar = {}
+
+    def token_shape(self, batch_size: int, length: int) -> tuple[int, ...]:
+        """Return [B, C, L]."""
+        return batch_size, self.num_texts, length
+
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
+        """Return shapes and types. `texts` numbers the texts; a missing one has -1."""
+        shape = batch_size, self.num_texts
+        texts = {"texts": jax.ShapeDtypeStruct(shape, jnp.int32)}
+        return super().batch_shapes(batch_size, length) | texts
+
+    @property
+    def model(self) -> heads.EmbeddingModel:
+        return heads.EmbeddingModel(self.encoder, self.pool)
+
+    def sequence_flops(self, length: int) -> float:
+        read = 1 if self.pool == "cls" else length
+        forward = flops.encoder(self.encoder, length, positions=read)
+        return self.num_texts * flops.training(forward)
+
+    def vectors(
+        self, params: Any, batch: Batch, dropout_keys: jax.Array | None = None
+    ) -> Float[Array, "B C D"]:
+        """Return the unit vector of each text."""
+        vectors = self.model.apply(
+            {"params": params},
+            labelled.flatten_texts(batch),
+            dropout_keys=labelled.text_keys(dropout_keys, self.num_texts),
+        )  # [B * C, D]
+        return vectors.reshape(-1, self.num_texts, vectors.shape[-1])
+
+    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Return float32 unit vectors [B, C, D]."""
+        return {"vectors": self.vectors(params, batch)}
+
+    def logits(
+        self, params: Any, batch: Batch, dropout_keys: jax.Array | None = None
+    ) -> jax.Array:
+        """Return float32 logits [B, B * (C - 1)] of the second and third texts."""
+        vectors, texts = self.vectors(params, batch, dropout_keys), batch["texts"]
+        first, others = vectors[:, 0], vectors[:, 1:].reshape(-1, vectors.shape[-1])
+        logits = jnp.matmul(first, others.T, precision="highest") / self.temperature
+        candidates = texts[:, 1:].reshape(-1)  # [B * (C - 1)]
+        is_real = jnp.repeat(batch["weights"] > 0, self.num_texts - 1)
+        has_same_first = texts[:, :1] == texts[:, 0]  # [B, B]
+        is_second = texts[:, 1:2] == candidates  # [B, B * (C - 1)]
+        belongs = jnp.matmul(has_same_first.astype(jnp.float32), is_second) > 0
+        belongs |= texts[:, :1] == candidates
+        is_negative = is_real & (candidates >= 0) & ~belongs  # [B, B * (C - 1)]
+        is_own = jnp.arange(len(candidates)) == self._own(len(texts))[:, None]
+        return jnp.where(is_own | is_negative, logits, _EXCLUDED)
+
+    def _own(self, rows: int) -> jax.Array:
+        """Return the column of the second text of each row: int32 [B]."""
+        return jnp.arange(rows) * (self.num_texts - 1)
+
+    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
+        """Return the loss, and how often the second text is the most similar one."""
+        return super().measure(logits, batch | {"labels": self._own(len(logits))})

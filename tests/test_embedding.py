@@ -1,0 +1,285 @@
+"""Vectors of texts: the loss, the search, files, whole runs, and exported folders."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from commands import ROOT, assert_refused, call, succeed
+from reference_logits import TOKENIZER, words
+from saved import save
+from toy import TINY, batch_of, loss_and_gradient, params_of
+
+from bert_jax import config, prediction
+from bert_jax.errors import UserError
+from bert_jax.interop import convert
+from bert_jax.model import heads
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import embedding as objectives_embedding
+from bert_jax.objectives import metric_sums
+from bert_jax.tasks import embedding
+from bert_jax.training import sharding
+
+OBJECTIVE = objectives_embedding.Embedding(TINY, 3, "mean", 0.1)
+
+
+def restated_vectors(hidden, mask, pool):
+    """Return unit vectors of rows of hidden states."""
+    pooled = hidden[:, 0]
+    if pool == "mean":
+        pooled = np.stack(
+            [h[m].mean(axis=0) for h, m in zip(hidden, mask, strict=True)]
+        )
+    return pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+
+
+# ---- the loss
+
+
+def small_batch():
+    """Return a batch with repeated texts, a missing negative, and a row of weight 0."""
+    batch = batch_of(OBJECTIVE, rows=6)
+    texts = np.array(
+        [[0, 1, 2], [3, 4, -1], [5, 1, 0], [6, 6, 7], [3, 8, 4], [3, 10, 4]], np.int32
+    )
+    batch["texts"] = jnp.asarray(texts)
+    batch["weights"] = jnp.asarray([1, 1, 1, 1, 0, 1], jnp.float32)
+    mask = np.array(batch["attention_mask"])
+    mask[:] = mask[:, :1]
+    mask[texts < 0] = False
+    batch["attention_mask"] = jnp.asarray(mask)
+    return batch
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_the_loss_equals_its_restatement(pool):
+    objective = dataclasses.replace(OBJECTIVE, pool=pool)
+    params, batch = params_of(objective.init), small_batch()
+    texts, weights = np.asarray(batch["texts"]), np.asarray(batch["weights"])
+    flat = {k: x.reshape(18, -1) for k, x in batch.items() if x.ndim == 3}
+    encoder = heads.make_encoder(TINY)
+    hidden = encoder.apply({"params": params["encoder"]}, Inputs.of(flat)).hidden
+    mask = np.array(flat["attention_mask"])
+    mask[~mask.any(axis=1), 0] = True  # any vector, which nothing compares with
+    vectors = restated_vectors(np.asarray(hidden, np.float64), mask, pool)
+    vectors = vectors.reshape(6, 3, -1)
+    losses, hits = [], []
+    for i in np.flatnonzero(weights):
+        own = vectors[i, 0] @ vectors[i, 1] / 0.1
+        belonging = texts[texts[:, 0] == texts[i, 0], 1]
+        others = [
+            vectors[i, 0] @ vectors[j, c] / 0.1
+            for j in np.flatnonzero(weights)
+            for c in (1, 2)
+            if texts[j, c] not in (-1, texts[i, 0], *belonging)
+        ]
+        losses.append(np.log(np.exp([own, *others]).sum()) - own)
+        hits.append(own > max(others))
+    (loss, sums), gradient = loss_and_gradient(objective, params, batch)
+    assert loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert metric_sums.ratio(sums["accuracy"]) == pytest.approx(np.mean(hits))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
+
+
+def test_texts_on_other_devices_are_negatives():
+    params, batch = params_of(OBJECTIVE.init), batch_of(OBJECTIVE, rows=8)
+    batch["texts"] = jnp.arange(24).reshape(8, 3)
+    alone = loss_and_gradient(OBJECTIVE, params, batch)
+    mesh = sharding.make_mesh(config.MeshConfig(data=8))
+    on_devices = sharding.to_devices(mesh, jax.device_get(batch), 8)
+    with sharding.use(mesh):
+        got = loss_and_gradient(OBJECTIVE, params, on_devices)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"micro_batches": 2}, {"mesh": {"gradient_sum": "bfloat16"}}, {"frozen": True}],
+)
+def test_parts_of_a_batch_and_frozen_encoders_are_refused(changes):
+    cfg = config.to_configdict(config.FinetuneConfig(task=config.EmbeddingConfig()))
+    cfg.update(changes)
+    with pytest.raises(UserError, match="does not go with task.kind=embedding; "):
+        config.from_configdict(config.FinetuneConfig, cfg)
+
+
+# ---- the search
+
+
+def test_ranks_equal_a_search_by_hand(monkeypatch):
+    """The first text is left out, and so are other texts that belong to it."""
+    monkeypatch.setattr(embedding, "_CHUNK", 7)
+    rng = np.random.default_rng(0)
+    texts = rng.integers(0, 25, (20, 3)).astype(np.int32)
+    texts[::3, 2] = -1
+    of_text = rng.normal(size=(25, 4)).astype(np.float32)
+    of_text[20:] = of_text[19]  # equal vectors of different texts
+    of_text /= np.linalg.norm(of_text, axis=1, keepdims=True)
+    found = embedding.search(of_text[texts], texts)
+    for i, (a, b, _) in enumerate(texts.tolist()):
+        own = {y for x, y in texts[:, :2].tolist() if x == a} | {a}
+        candidates = {*texts[:, 1:].ravel().tolist()} - {-1} - (own - {b})
+        scores = {t: float(of_text[a] @ of_text[t]) for t in candidates}
+        nearer = [t for t in candidates if scores[t] >= scores[b] - 1e-6]
+        assert found.ranks[i] == len(nearer)
+        best = max(scores.values())
+        assert scores[found.nearest[i]] == pytest.approx(best, abs=1e-6)
+        expected = [scores[b], best]
+        assert found.similarities[i].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+# ---- files
+
+
+def test_columns_may_have_other_names(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    lines = [
+        {"anchor": "a b", "positive": "c", "wrong": None, "score": 3},
+        {"anchor": "d", "positive": "e", "wrong": " f ", "score": 1},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    names = {"text_a": "anchor", "text_b": "positive"}
+    read = embedding.read(path, config.EmbeddingConfig(**names, negative="wrong"))
+    assert read == [
+        embedding.Example(1, "a b", "c", ""),
+        embedding.Example(2, "d", "e", "f"),
+    ]
+    read = embedding.read(path, config.EmbeddingConfig(**names))
+    assert [example.negative for example in read] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "pairs.tsv has no examples"),
+        ("text_a\ttext_b\n", "pairs.tsv has no examples"),
+        (
+            "text\ttext_b\na\tb\n",
+            "no column 'text_a'; .* names as --config.task.text_a",
+        ),
+        ("text_a\ttext_b\na\tb\na\t \n", "pairs.tsv, line 3: text_b is empty"),
+    ],
+)
+def test_invalid_files_are_refused(text, message, tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        embedding.read(path, config.EmbeddingConfig())
+
+
+def test_a_test_set_alone_cannot_have_negatives(tmp_path):
+    for name, header, row in (
+        ("pairs", "text_a\ttext_b", "a\tb"),
+        ("test", "text_a\ttext_b\tnegative", "a\tb\tc"),
+    ):
+        (tmp_path / f"{name}.tsv").write_text(f"{header}\n{row}\n")
+    pairs, test = (str(tmp_path / f"{name}.tsv") for name in ("pairs", "test"))
+    task = config.EmbeddingConfig(train=pairs, eval=pairs, test=test)
+    with pytest.raises(UserError, match="test.tsv has negatives, but .*pairs.tsv and"):
+        embedding.Embedding(task, TOKENIZER)
+
+
+def test_rows_have_a_number_for_each_different_text():
+    """Texts that lower-casing or truncation make equal are not different."""
+    examples = [
+        embedding.Example(2, "ab ac", "ad", ""),
+        embedding.Example(3, "AD", words(20), "AB  ac"),
+        embedding.Example(4, "ae", words(30), ""),
+    ]
+    texts, rows, truncated = embedding.make_rows(examples, TOKENIZER, 8, 3)
+    assert texts == ["ab ac", "ad", words(20), "ae"]
+    assert rows["texts"].tolist() == [[0, 1, -1], [1, 2, 0], [3, 2, -1]]
+    counts = rows["attention_mask"].sum(axis=2)
+    assert counts.tolist() == [[4, 3, 0], [3, 8, 4], [3, 8, 0]]
+    assert truncated == 2
+
+
+# ---- models and runs
+
+
+@pytest.fixture(scope="module", params=["mean", "cls"])
+def trained(request, tmp_path_factory):
+    """Return a pooling, the workdir of an embedder, its parameters, and some texts."""
+    pool, folder = request.param, tmp_path_factory.mktemp("embedder")
+    objective = objectives_embedding.Embedding(TINY, 2, pool, 0.05)
+    task = config.EmbeddingConfig(length=12, pool=pool)
+    params = save(folder, objective, config.FinetuneConfig(task=task), TOKENIZER)
+    return pool, folder, params, ["ab ac", "", words(11), "ad"]
+
+
+def test_vectors_match_the_model(trained):
+    pool, folder, params, texts = trained
+    model, encoder = prediction.load(str(folder)), heads.make_encoder(TINY)
+    for text, vector in zip(texts, model.embed(texts), strict=True):
+        ids = [TOKENIZER.cls_id, *TOKENIZER.encode(text)[:10], TOKENIZER.sep_id]
+        mask = np.ones((1, len(ids)), bool)
+        inputs = Inputs(jnp.array([ids]), jnp.asarray(mask))
+        hidden = encoder.apply({"params": params["encoder"]}, inputs).hidden
+        expected = restated_vectors(np.asarray(hidden), mask, pool)[0]
+        np.testing.assert_allclose(vector, expected, atol=2e-6)
+    assert model.embed([]).shape == (0, TINY.hidden_size)
+
+
+def test_an_exported_folder_has_the_pooling(trained, tmp_path):
+    pool, folder, _, texts = trained
+    done = convert.convert(str(folder), str(tmp_path / "out"))
+    assert done.name == "BertModel" and not done.ignored
+    modules = json.loads((tmp_path / "out/modules.json").read_text())
+    assert [each["path"] for each in modules] == ["", "1_Pooling", "2_Normalize"]
+    pooling = json.loads((tmp_path / "out/1_Pooling/config.json").read_text())
+    modes = [mode for mode, is_on in pooling.items() if is_on is True]
+    assert modes == [f"pooling_mode_{pool}_token" + "s" * (pool == "mean")]
+    card = (tmp_path / "out/README.md").read_text()
+    assert 'SentenceTransformer("FOLDER").encode(' in card
+    with pytest.raises(UserError, match="use a workdir of run.finetune_embedder"):
+        prediction.load(str(tmp_path / "out")).embed(texts)
+
+
+def test_sentence_transformers_has_the_same_vectors(trained, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    _, folder, _, texts = trained
+    convert.convert(str(folder), str(tmp_path / "out"))
+    got = library.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
+    expected = prediction.load(str(folder)).embed(texts)
+    np.testing.assert_allclose(got, expected, atol=2e-6)
+
+
+@pytest.mark.runs
+def test_pairs_are_learned_from_the_command_line(pretrained, tmp_path):
+    """Texts that belong together have two words in common."""
+    rng = np.random.default_rng(0)
+    keys = ["class", "statement", "object", "value", "name", "list", "key", "type"]
+    other = ["the", "a", "of", "to", "in", "is"]
+
+    def pair(i):
+        key = [keys[i % 8], keys[(i // 8 + 1 + i % 8) % 8]]
+        texts = (" ".join(rng.permutation([*key, *rng.choice(other, 4)])) for _ in "ab")
+        return "\t".join(texts) + "\n"
+
+    flags = [f"--config={ROOT}/configs/embedder.py:smoke", "--config.epochs=4"]
+    flags += [f"--config.init_from={pretrained}", f"--workdir={tmp_path / 'run'}"]
+    flags += ["--config.batch_size=16", "--config.optimizer.learning_rate=2e-3"]
+    for name, count in (("train", 320), ("eval", 24)):
+        lines = [pair(i) for i in range(count)]
+        (tmp_path / f"{name}.tsv").write_text("text_a\ttext_b\n" + "".join(lines))
+        flags.append(f"--config.task.{name}={tmp_path / name}.tsv")
+    done = succeed("finetune_embedder", *flags)
+    results = json.loads(done.stdout)
+    assert results["recall_at_1"] > 0.5
+    written = [
+        json.loads(line)
+        for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()
+    ]
+    ranks = np.array([line["rank"] for line in written])
+    assert np.mean(1 / ranks) == pytest.approx(results["mrr"])
+    rows = (tmp_path / "eval.tsv").read_text().splitlines()[1:]
+    pairs = [row.split("\t") for row in rows]
+    model = prediction.load(str(tmp_path / "run"))
+    first, second = (model.embed([pair[i] for pair in pairs]) for i in range(2))
+    for line, similarity in zip(written, (first * second).sum(axis=1), strict=True):
+        assert line["similarity"] == pytest.approx(similarity, abs=1e-5)
+    refused = call("finetune_embedder", *flags, "--config.micro_batches=2")
+    assert_refused(refused, "micro_batches=2 does not go with task.kind=embedding")
