@@ -73,6 +73,8 @@ def test_a_file_that_is_not_json_is_refused_as_such(tmp_path):
         (one_answer("b", "2"), "q7: 'answer_start' is '2', not a whole number"),
         (one_question(answers=[], is_impossible=True), "q7 has no answer, as in SQuA"),
         (one_question(is_impossible=True), "q7 has is_impossible and an answer"),
+        (one_question(is_impossible="false"), "'is_impossible' is 'false', not true"),
+        (one_question(answers={"text": ["b"]}), "'answers' is {'text': ['b']}, not a"),
         ({"data": [{"paragraphs": [TWICE, TWICE]}]}, "q0: two questions have this id"),
         # Not a question before it.
         ({"data": [{"paragraphs": [TWICE, {}]}]}, "FILE: data[0]: the field 'context'"),

@@ -79,9 +79,16 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
 
 
 def _example(identifier: str, fields: Any, context: str, where: str) -> Example:
-    is_impossible = fields.get("is_impossible", False)
-    golds = []
-    for answer in fields.get("answers", []) if is_impossible else fields["answers"]:
+    is_impossible, golds = fields.get("is_impossible", False), []
+    if type(is_impossible) is not bool:
+        raise ValueError(f"'is_impossible' is {is_impossible!r}, not true or false")
+    answers = fields.get("answers", []) if is_impossible else fields["answers"]
+    if not isinstance(answers, list):
+        raise ValueError(
+            f"'answers' is {task_files.shorten(answers)}, not a list of objects with "
+            "'text' and 'answer_start'"
+        )
+    for answer in answers:
         if answer["text"] == "":  # some files write no answer so
             continue
         text, begin = _text(answer, "text"), answer["answer_start"]
