@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import itertools
+import json
 import math
 import types
 
 import jax
 import numpy as np
 import pytest
+from commands import assert_refused, call, succeed
 from reference_logits import TOKENIZER, logits_of, softmax, words
 from saved import save
 from toy import TINY
@@ -16,7 +18,15 @@ from toy import TINY
 from bert_jax import config, prediction
 from bert_jax.errors import UserError
 from bert_jax.model import heads
-from bert_jax.objectives import choice, classification, regression, spans, tagging
+from bert_jax.objectives import (
+    choice,
+    classification,
+    embedding,
+    regression,
+    spans,
+    tagging,
+)
+from bert_jax.prediction import predicting
 from bert_jax.prediction.trained_model import BATCH_SIZE
 from bert_jax.tasks import entities
 from bert_jax.tasks.squad import answers, windows
@@ -45,6 +55,11 @@ TASKS = {
         {"tags": TAGS, "scheme": "IOB2"},
     ),
     "choice": (config.ChoiceConfig(length=14), choice.Choice(TINY, 4), {}),
+    "embedding": (
+        config.EmbeddingConfig(length=12),
+        embedding.Embedding(TINY, 2, "mean", 0.05),
+        {},
+    ),
 }
 
 
@@ -253,6 +268,80 @@ def test_the_probabilities_of_choices(saved):
     [chosen] = model.choose(["ab"], [["ac", words(12)]])
     assert chosen.truncated
     assert model.choose([], []) == []
+
+
+# ---- files of texts
+
+ASKED = [
+    {"question": "ab", "context": "ac ad ae", "choices": ["ac", "ad ae"], "id": i}
+    for i in range(5)
+]
+# Input of each task, and the method with its arguments for the same examples.
+LINES = {
+    "classification": ("ab ac\nab ||| ac\n", "classify", [["ab ac", ("ab", "ac")]]),
+    "regression": ("ab ac\n", "classify", [["ab ac"]]),
+    "tagging": ("ab ac\n\n", "tag", [["ab ac", ""]]),
+    "squad": (
+        "\n".join(map(json.dumps, ASKED)),
+        "answer",
+        [["ab"] * 5, ["ac ad ae"] * 5],
+    ),
+    "choice": (
+        "\n\n".join(map(json.dumps, ASKED)),
+        "choose",
+        [["ab"] * 5, [["ac", "ad ae"]] * 5],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_lines_of_a_file_have_the_predictions_of_the_method(
+    kind, saved, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(predicting, "_WINDOW", 2)
+    text, method, arguments = LINES[kind]
+    (tmp_path / "lines").write_text(text)
+    model, _ = saved(kind)
+    flags = [f"--init_from={model.source}", f"--input={tmp_path / 'lines'}"]
+    printed = succeed("predict", *flags).stdout
+    expected = map(dataclasses.asdict, getattr(model, method)(*arguments))
+    for line, each in zip(printed.splitlines(), expected, strict=True):
+        got, each = json.loads(line), json.loads(json.dumps(each))
+        assert jax.tree.structure(got) == jax.tree.structure(each)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(each), strict=True):
+            assert a == (pytest.approx(b, rel=1e-4) if isinstance(b, float) else b)
+
+
+def test_columns_and_vectors_of_a_file(saved, tmp_path):
+    (tmp_path / "a.tsv").write_text("n\tx\ty\n1\tab ac\tad\n2\tab\tae\n")
+    read = functools.partial(predicting.predict, name=str(tmp_path / "a.tsv"))
+    model, _ = saved("classification")
+    expected = model.classify([("ab ac", "ad"), ("ab", "ae")])
+    got = [each["probabilities"] for each in read(model, text_a="x", text_b="y")]
+    for a, b in zip(got, expected, strict=True):
+        assert a == pytest.approx(b.probabilities, rel=1e-4)
+    model, _ = saved("embedding")
+    got = [each["vector"] for each in read(model, text_a="x")]
+    np.testing.assert_allclose(got, model.embed(["ab ac", "ab"]), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "flags", "message"),
+    [
+        ("squad", "{", [], "lines, line 1: not JSON"),
+        ("squad", '{"question": "a"}', [], "line 1: the field 'context' is missing"),
+        ("choice", '{"question": "a", "choices": "b"}', [], "must be a list of texts"),
+        ("choice", '{"question": "a", "choices": ["b"]}', [], "line 1: 'a' has 1 choi"),
+        ("squad", '{"question": 1, "context": "a"}', [], "line 1: expected a text"),
+        ("squad", "{}", ["--text_a=x"], "does not apply to squad, which reads JSON"),
+        ("tagging", "a", ["--text_a=a", "--text_b=a"], "does not apply to tagging"),
+        ("classification", "a", ["--text_b=a"], "text_b needs text_a"),
+    ],
+)  # fmt: skip
+def test_invalid_lines_are_refused(kind, line, flags, message, saved, tmp_path):
+    (tmp_path / "lines").write_text(line + "\n")
+    given = f"--init_from={saved(kind)[0].source}", f"--input={tmp_path / 'lines'}"
+    assert_refused(call("predict", *given, *flags), message)
 
 
 # ---- what is refused

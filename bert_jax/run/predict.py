@@ -1,0 +1,47 @@
+r"""Print the predictions of a fine-tuned model for the texts of a file.
+
+  python -m bert_jax.run.predict --init_from=WORKDIR --input=LINES.txt > PREDICTED.jsonl
+
+Each line of the input is a text, or for a classifier a pair of texts `A ||| B`. With
+--text_a and --text_b, the texts are columns of a TSV file with a header. A model that
+answers reads JSON lines {"question": TEXT, "context": TEXT}, and one that chooses
+{"question": TEXT, "choices": [TEXT, ...]}. Each line of the output is a JSON object
+with what the method of the model returns (docs/tasks.md), or the vector of a text.
+"""
+
+import json
+
+from absl import flags
+
+from bert_jax import terminal
+from bert_jax.run import command_line
+
+
+def define_flags() -> None:
+    command_line.define_checkpoint("fine-tuning run")
+    flags.DEFINE_string(
+        "input",
+        "",
+        "File of texts, plain, .gz, .bz2, .xz or .zst, local or gs://; - reads stdin.",
+    )
+    flags.DEFINE_string("text_a", "", "Column with the texts, if the input is TSV.")
+    flags.DEFINE_string("text_b", "", "Column with the second texts, if there is one.")
+
+
+def main() -> None:
+    source = command_line.required_flag("init_from", "give a workdir, --init_from=DIR")
+    name = command_line.required_flag("input", "give a file of texts, --input=FILE")
+    terminal.say("importing JAX")
+    from bert_jax import prediction
+    from bert_jax.prediction import predicting
+
+    model = prediction.load(source)
+    predictions = predicting.predict(
+        model, name, flags.FLAGS.text_a, flags.FLAGS.text_b
+    )
+    for each in predictions:
+        print(json.dumps(each, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    command_line.main(main, define_flags)
