@@ -33,7 +33,7 @@ Run:    python -m bert_jax.run.pretrain --config=configs/deberta_v3.py:base \
         run.convert writes the discriminator as a DebertaV2Model, and the generator as a
         DebertaV2ForMaskedLM in a folder within.
 Cost:   the compiler's estimate for base on 64 chips of TPU v4 is 14 days, with a loop
-        over layers (docs/log.md). Not run yet.
+        over layers (docs/results.md). Not run yet.
 """
 
 from bert_jax import config as config_lib

@@ -23,8 +23,8 @@ Run:    python -m bert_jax.run.pretrain --config=configs/eurobert.py:210m \
             --config.data.corpus=DIR --workdir=DIR
         The authors' tokenizer has 128,256 tokens of byte-level BPE
         (run.train_tokenizer --kind=byte_bpe).
-Cost:   the compiler's estimate for the first stage of 210m on 64 chips of TPU v4 is 14
-        days (docs/log.md). Not run yet.
+Cost:   the compiler's estimate for the first stage of 210m on 64 chips of TPU v4 is 12
+        days (docs/results.md). Not run yet.
 """
 
 from bert_jax import config as config_lib

@@ -21,8 +21,8 @@ Run:    python -m bert_jax.run.pretrain --config=configs/neobert.py \
         run.build_corpus --tokenizer=vocab.txt --lower_case. `transformers` has no class
         for it: run.convert writes a EuroBERT only if tokens have no biases
         (--config.encoder.prediction_head.output_bias=False).
-Cost:   the compiler's estimate for the first stage on 64 chips of TPU v4 is 9 days
-        (docs/log.md). Not run yet.
+Cost:   the compiler's estimate for the first stage on 64 chips of TPU v4 is 6 days
+        (docs/results.md). Not run yet.
 """
 
 from bert_jax import config as config_lib

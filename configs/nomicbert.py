@@ -17,8 +17,8 @@ Run:    python -m bert_jax.run.pretrain --config=configs/nomicbert.py \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus that is built with BERT's uncased vocabulary:
         run.build_corpus --tokenizer=vocab.txt --lower_case.
-Cost:   the compiler's estimate for 256 rows on 64 chips of TPU v4 is 98 ms
-        (docs/log.md), which makes 44 hours for all steps. Not run yet.
+Cost:   the compiler's estimate for all steps on 64 chips of TPU v4 is 34 hours
+        (docs/results.md). Not run yet.
 """
 
 from bert_jax import config as config_lib
