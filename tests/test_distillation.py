@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import shutil
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -69,7 +70,8 @@ def test_the_loss_equals_its_restatement(temperature):
     inputs, positions = Inputs.of(batch), batch["mlm_positions"]
     logits = [
         np.asarray(
-            model.apply({"params": params}, inputs, positions).mlm.compute(), np.float64
+            jax.jit(model.apply)({"params": params}, inputs, positions).mlm.compute(),
+            np.float64,
         )
         for model, params in (
             (heads.PretrainingModel(TEACHER, ""), teacher()["teacher"]),
@@ -104,13 +106,9 @@ def test_the_loss_of_hidden_states_equals_its_restatement(layers):
     got = sums_of(objective, {**student, **teacher(DEEP)}, batch)
     ours, theirs = (
         np.asarray(
-            Encoder(encoder)
-            .apply(
-                {"params": params["encoder"]},
-                Inputs.of(batch),
-                return_hidden_states=True,
-            )
-            .hidden_states,
+            jax.jit(
+                functools.partial(Encoder(encoder).apply, return_hidden_states=True)
+            )({"params": params["encoder"]}, Inputs.of(batch)).hidden_states,
             np.float64,
         )
         for encoder, params in ((TINY, student), (DEEP, teacher(DEEP)["teacher"]))

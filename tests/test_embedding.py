@@ -59,8 +59,8 @@ def test_the_loss_equals_its_restatement(pool):
     params, batch = params_of(objective.init), small_batch()
     texts, weights = np.asarray(batch["texts"]), np.asarray(batch["weights"])
     flat = {k: x.reshape(18, -1) for k, x in batch.items() if x.ndim == 3}
-    encoder = heads.make_encoder(TINY)
-    hidden = encoder.apply({"params": params["encoder"]}, Inputs.of(flat)).hidden
+    encode = jax.jit(heads.make_encoder(TINY).apply)
+    hidden = encode({"params": params["encoder"]}, Inputs.of(flat)).hidden
     mask = np.array(flat["attention_mask"])
     mask[~mask.any(axis=1), 0] = True  # any vector, which nothing compares with
     vectors = restated_vectors(np.asarray(hidden, np.float64), mask, pool)
@@ -212,12 +212,13 @@ def trained(request, tmp_path_factory):
 
 def test_vectors_match_the_model(trained):
     pool, folder, params, texts = trained
-    model, encoder = prediction.load(str(folder)), heads.make_encoder(TINY)
+    model = prediction.load(str(folder))
+    encode = jax.jit(heads.make_encoder(TINY).apply)
     for text, vector in zip(texts, model.embed(texts), strict=True):
         ids = [TOKENIZER.cls_id, *TOKENIZER.encode(text)[:10], TOKENIZER.sep_id]
         mask = np.ones((1, len(ids)), bool)
         inputs = Inputs(jnp.array([ids]), jnp.asarray(mask))
-        hidden = encoder.apply({"params": params["encoder"]}, inputs).hidden
+        hidden = encode({"params": params["encoder"]}, inputs).hidden
         expected = restated_vectors(np.asarray(hidden), mask, pool)[0]
         np.testing.assert_allclose(vector, expected, atol=2e-6)
     assert model.embed([]).shape == (0, TINY.hidden_size)

@@ -272,6 +272,7 @@ def test_invalid_configs_are_refused(changes, message, pretrained, task, tmp_pat
         finetuning.finetune(make_config(pretrained, task, **changes), str(tmp_path))
 
 
+@pytest.mark.runs
 def test_from_the_command_line(pretrained, task, tmp_path):
     flags = [
         f"--config={ROOT}/configs/classifier.py:smoke",
@@ -279,18 +280,23 @@ def test_from_the_command_line(pretrained, task, tmp_path):
         f"--config.task.eval={task['eval']}",
         f"--config.init_from={pretrained}",
         "--config.random_init=True",
-        "--config.lengths=1",
+        *("--config.lengths=1", "--config.loop.checkpoint_every=0"),
         f"--workdir={tmp_path / 'run'}",
     ]
     done = succeed("finetune_classifier", *flags)
     results = json.loads(done.stdout)
     assert (results["examples"], results["init_from"]) == (40, "random")
     assert "\nexamples: 40, train_examples: 200\n" in done.stderr
-    missing = [flag for flag in flags if "train=" not in flag]
-    refused = call("finetune_classifier", *missing)
+
+
+def test_the_command_asks_for_what_is_missing(pretrained, task, tmp_path):
+    flags = [f"--config.init_from={pretrained}", f"--workdir={tmp_path / 'run'}"]
+    recipe = f"--config={ROOT}/configs/classifier.py"
+    flags.append(f"--config.task.eval={task['eval']}")
+    refused = call("finetune_classifier", recipe, *flags)
     assert_refused(refused, "pass --config.task.train=FILE.tsv")
-    flags[0] = f"--config={ROOT}/configs/tagger.py"
-    refused = call("finetune_classifier", flags[0], flags[-1])
+    tagger = f"--config={ROOT}/configs/tagger.py"
+    refused = call("finetune_classifier", tagger, *flags)
     assert_refused(refused, "is not 'classification'; use run.finetune_tagger for this")
 
 

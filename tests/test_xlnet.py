@@ -237,5 +237,6 @@ def test_rows_without_tokens_and_of_one():
     params = random_params()["encoder"]
     ids = jnp.arange(8).reshape(2, 4) + 5
     mask = jnp.array([[False] * 4, [True, False, False, False]])
-    encoded = make_encoder(SHORT).apply({"params": params}, Inputs(ids, mask))
+    encode = jax.jit(make_encoder(SHORT).apply)
+    encoded = encode({"params": params}, Inputs(ids, mask))
     assert np.isfinite(encoded.hidden).all()
