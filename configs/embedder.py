@@ -2,8 +2,9 @@ r"""Fine-tune an encoder to give similar vectors to texts that belong together.
 
 Source: SimCSE (Gao et al. 2021), supervised: pairs with entailment from SNLI and MNLI,
         and a contradiction as the negative; batch 512, learning rate 5e-5, 3 epochs,
-        temperature 0.05, a mean over tokens or [CLS].
-Differences: texts have up to 128 tokens. A tenth of the steps is warmup.
+        temperature 0.05.
+Differences: vectors are means over tokens (task.pool). Texts have up to 128 tokens. A
+        tenth of the steps is warmup.
 Run:    python -m bert_jax.run.finetune_embedder --config=configs/embedder.py \
             --config.task.train=TRAIN.tsv --config.task.eval=EVAL.tsv \
             --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
