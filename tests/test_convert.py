@@ -8,6 +8,7 @@ import re
 import shutil
 
 import numpy as np
+import other_pipelines
 import published
 import pytest
 import saved
@@ -235,20 +236,55 @@ def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
         assert got.metadata.tokenizer.fingerprint == tokenizer.fingerprint
 
 
-def test_words_of_an_exported_tagger_have_a_space_before_them(tmp_path):
+EUROBERT = dataclasses.replace(
+    MODERNBERT,
+    local_rotary_base=0.0,
+    attention_window=0,
+    global_layer_every=1,
+    norm="rms",
+    norm_bias=True,
+    embedding_norm=False,
+    first_attention_norm=True,
+    depth_scaled_init=False,
+    dropout_rate=0.0,
+    prediction_head=config.PredictionHeadConfig(
+        num_layers=0, norm=False, output_bias=False, tied=False
+    ),
+    pooler=config.PoolerConfig(activation="gelu_erf"),
+)
+
+
+@pytest.mark.parametrize(
+    ("family", "encoder", "pipeline"),
+    [
+        ("Roberta", ROBERTA, None),
+        ("EuroBert", EUROBERT, "eurobert"),
+        ("ModernBert", MODERNBERT, "mmbert"),
+    ],
+)
+def test_words_of_an_exported_tagger_have_a_space_before_them(
+    family, encoder, pipeline, documents, tmp_path
+):
     """Compare with `is_split_into_words` of transformers, which calls the library."""
-    roberta = vocabularies.read(published.folder("roberta_bare"))
+    if pipeline:
+        lines = [line for text in documents[:9] for line in text.splitlines()]
+        native = tokenizer_lib.make(other_pipelines.BUILDERS[pipeline](lines))
+    else:
+        native = vocabularies.read(published.folder("roberta_bare"))
+    encoder = dataclasses.replace(encoder, vocab_size=native.vocab_size)
     settings = {"tags": ["O", "B-x", "I-x"]}
-    model, expected = native_model(tagging.Tagging(ROBERTA, 3), settings, roberta)
+    model, expected = native_model(tagging.Tagging(encoder, 3), settings, native)
     done = convert.export(model, str(tmp_path))
-    assert done.name == "RobertaForTokenClassification"
+    assert done.name == f"{family}ForTokenClassification"
     saved.assert_came_back(tmp_path, expected)
-    words = ["The", "value", "of", "an", "object", "."]
+    words = ["The", "value", "of", "an", "object", "isn't", "123456", "(", "東京", "."]
     pipeline = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     given = pipeline.encode(words, is_pretokenized=True).ids
-    for tokenizer in roberta, lazy_checkpoint.read(str(tmp_path)).metadata.tokenizer:
-        arrays = task_tagging.make_rows([words], tokenizer, 32).arrays
+    read = lazy_checkpoint.read(str(tmp_path)).metadata.tokenizer
+    for tokenizer in native, read:
+        arrays = task_tagging.make_rows([words], tokenizer, 128).arrays
         assert arrays["input_ids"][arrays["attention_mask"]].tolist() == given
+    assert vocabularies.with_space_before_words(read) == read
 
 
 def spec_of(objective, run=None):

@@ -24,6 +24,7 @@ from bert_jax.tokenizer import (
     SETTINGS_FILE,
     SPECIAL_TOKENS_FILE,
     Tokenizer,
+    continuations,
     pipelines,
     sentencepiece_model,
     token_texts,
@@ -301,12 +302,18 @@ def has_one_segment(folder: storage.Path, tokenizer: Tokenizer) -> bool:
 def with_space_before_words(tokenizer: Tokenizer) -> Tokenizer:
     """Return the tokenizer of a tagger, which has seen a space before each word.
 
-    `transformers` adds no space to the words of `is_split_into_words`, unless
-    byte-level BPE has `add_prefix_space`.
+    `transformers` gives the words of `is_split_into_words` to the pipeline one by one,
+    so the pipeline has to add the space: a byte-level splitter, or a first step.
     """
     values = json.loads(tokenizer.pipeline)
     if (values["pre_tokenizer"] or {}).get("type") == "ByteLevel":
         values["pre_tokenizer"]["add_prefix_space"] = True
+    elif tokenizer.space_marker and continuations.pipeline(values) == values:
+        # EuroBERT and mmBERT. Behind another splitter, ByteLevel would add a space
+        # inside words, too.
+        steps = [{"type": "Prepend", "prepend": " "}, values["normalizer"]]
+        steps = list(filter(None, steps))
+        values["normalizer"] = {"type": "Sequence", "normalizers": steps}
     return tokenizer_lib.make(values, tokenizer.settings())
 
 

@@ -13,7 +13,6 @@ from bert_jax.tokenizer import token_texts
 _NEUTRAL = {
     "add_prefix_space": False,
     "prepend_scheme": "never",
-    "prepend": "",
     "strip_left": False,
 }
 # Together, white space becomes one space, and none remains at the end.
@@ -39,5 +38,8 @@ def pipeline(values: dict[str, Any]) -> dict[str, Any]:
         steps = [*filter(None, [values["normalizer"]]), *_ONE_SPACE]
         values["normalizer"] = {"type": "Sequence", "normalizers": steps}
     for step in [*token_texts.all_steps(values["normalizer"]), *splitters[:1]]:
+        if step["type"] == "Prepend":  # ByteLevel fails if it prepends ""
+            step.clear()
+            step.update(type="Sequence", normalizers=[])
         step.update({name: x for name, x in _NEUTRAL.items() if name in step})
     return values
