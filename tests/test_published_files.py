@@ -19,8 +19,10 @@ from other_pipelines import BUILDERS, hostile_texts
 
 from bert_jax import config as config_lib
 from bert_jax import prediction
+from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, configs, convert, vocabularies
+from bert_jax.tokenizer import pipelines
 
 CONFIGS = json.loads((published.FIXTURES / "published_configs.json").read_text())
 SIZES = (
@@ -127,6 +129,32 @@ def test_older_folders_name_their_special_tokens(file, tmp_path):
         pair = [2, 5, *[3] * separators, 6, 3]
         assert pipeline.encode("a", "b").ids == pair
         assert pipeline.encode("<MASK>", add_special_tokens=False).ids == [4]
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_special_tokens_may_be_listed_as_added_ones(special, tmp_path):
+    """Of all tokens, only added ones are not in the vocabulary of the model."""
+    listed = {"<mask>": 6, "<pad>": 5, "a": 3}
+    named = {"mask_token": "<mask>", "pad_token": "<pad>"}
+    tokens = ["<unk>", "<s>", "</s>", "a", "b"]
+    ids = {token: i for i, token in enumerate(tokens)}
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    (tmp_path / "merges.txt").write_text("")
+    pipeline = pipelines.byte_bpe_steps(tokenizers.models.BPE(ids, []), False)
+    pipeline.save(str(tmp_path / "tokenizer.json"))
+    if special:
+        decoder = {i: {"content": t, "special": True} for t, i in listed.items()}
+        named["added_tokens_decoder"] = decoder
+    else:
+        (tmp_path / "added_tokens.json").write_text(json.dumps(listed))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    for _ in range(2):
+        tokenizer = vocabularies.read(tmp_path)
+        assert tokenizer.tokens == [*tokens, "<pad>", "<mask>"]
+        assert (tokenizer.pad_id, tokenizer.mask_id) == (5, 6)
+        assert tokenizer.encode_with_blanks("a[MASK]b") == [3, 6, 4]
+        assert tokenizer_lib.Tokenizer.loads(tokenizer.dumps()) == tokenizer
+        (tmp_path / "tokenizer.json").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(

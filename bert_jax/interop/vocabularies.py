@@ -74,7 +74,7 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
     """
     settings = _read_settings(folder)
     if (folder / PIPELINE_FILE).exists():
-        tokenizer = Tokenizer.load(folder, named)
+        tokenizer = Tokenizer.load(folder, settings | dict(named or {}))
         model = tokenizer.steps()["model"]
         if model["type"] == "Unigram" and model["unk_id"] is None:
             raise UserError(
@@ -82,7 +82,7 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
                 "characters; set its unk_id to the id of the token for them"
             )
         _check_settings_agree(folder, tokenizer, settings)
-        return _with_added_tokens(tokenizer, folder, settings)
+        return tokenizer
     settings |= named or {}
     config = folder / "config.json"
     if (folder / json_files.GOOGLE_CONFIG).exists() and not config.exists():
@@ -101,49 +101,18 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
             pipeline = _fairseq_pipeline(folder, settings, name)
         else:
             pipeline = _older_pipeline(folder, settings, model.get("model_type"))
-        tokenizer = tokenizer_lib.make(pipeline, settings)
+        return tokenizer_lib.make(pipeline, settings)
     except (UserError, ValueError, OSError) as error:
         raise io_errors.explain(error, f"{folder}: {error}") from error
-    return _with_added_tokens(tokenizer, folder, settings)
-
-
-def _with_added_tokens(
-    tokenizer: Tokenizer, folder: storage.Path, settings: Mapping[str, Any]
-) -> Tokenizer:
-    """Add the tokens that only other files of the folder list, as `transformers` does.
-
-    They are in the settings since `transformers` 4.34, and in `added_tokens.json`
-    before.
-    """
-    older = json_files.read_or_empty(folder / "added_tokens.json")
-    pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
-    known = {token.content for token in pipeline.get_added_tokens_decoder().values()}
-    try:
-        listed = {int(i): {"content": token} for token, i in older.items()}
-        for i, token in settings.get("added_tokens_decoder", {}).items():
-            listed[int(i)] = token
-        new = {
-            i: tokenizers.AddedToken(**listed[i])
-            for i in sorted(listed)
-            if listed[i]["content"] not in known
-        }
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{folder}: the added tokens cannot be used: {error!r}"
-        ) from error
-    for i, token in new.items():
-        pipeline.add_tokens([token])
-        if (got := pipeline.token_to_id(token.content)) != i:
-            raise UserError(
-                f"{folder}: the added token {token.content!r} has the id {i}; the "
-                f"vocabulary gives it {got}"
-            )
-    return tokenizer_lib.make(pipeline, tokenizer.settings()) if new else tokenizer
 
 
 def _read_settings(folder: storage.Path) -> dict[str, Any]:
-    """Return the settings of `transformers`, without those that are null."""
-    settings: dict[str, Any] = {}
+    """Return the settings of `transformers`, without those that are null.
+
+    `added_tokens` is the content of a file that folders had before `transformers` 4.34.
+    """
+    older = json_files.read_or_empty(folder / "added_tokens.json")
+    settings: dict[str, Any] = {"added_tokens": older}
     for file in (SPECIAL_TOKENS_FILE, SETTINGS_FILE):
         values = json_files.read_or_empty(folder / file)
         settings |= {name: value for name, value in values.items() if value is not None}

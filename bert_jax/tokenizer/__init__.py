@@ -27,6 +27,7 @@ from bert_jax.errors import UserError
 from bert_jax.tokenizer import (
     continuations,
     former_format,
+    pipelines,
     plain_text,
     special_tokens,
     token_texts,
@@ -348,12 +349,13 @@ class Tokenizer:
 
     @classmethod
     def load(
-        cls, folder: str | os.PathLike, named: Mapping[str, str] | None = None
+        cls, folder: str | os.PathLike, named: Mapping[str, Any] | None = None
     ) -> "Tokenizer":
         """Read a folder with a `tokenizer.json`, of bert_jax or any other origin.
 
-        `named` has special tokens by field, such as `mask_token`. Others have the names
-        in `tokenizer_config.json` and `special_tokens_map.json`, or usual names.
+        `named` has special tokens by field, such as `mask_token`, and added tokens.
+        Other special tokens have the names in `tokenizer_config.json` and
+        `special_tokens_map.json`, or usual names.
 
         Raises:
           UserError: A file is missing or damaged, or a special token is missing.
@@ -390,7 +392,7 @@ def make(
 ) -> Tokenizer:
     """Return the tokenizer of a pipeline.
 
-    `named` has special tokens, as fields of `tokenizer_config.json`.
+    `named` has special tokens and added tokens, as fields of `tokenizer_config.json`.
 
     Raises:
       UserError: The library cannot use the pipeline, or a special token is missing.
@@ -400,6 +402,8 @@ def make(
         built = tokenizers.Tokenizer.from_str(json.dumps(given))
     except Exception as error:  # the library has no class of errors
         raise UserError(f"{PIPELINE_FILE} is damaged: {error}") from error
+    added = {token.content for token in built.get_added_tokens_decoder().values()}
+    pipelines.add_listed_tokens(built, named or {}, added)
     # The library writes its present format; files of 2020, such as camembert-base's,
     # lack fields. Only the model stays as it is: scores change in their last digits.
     values = json.loads(built.to_str())

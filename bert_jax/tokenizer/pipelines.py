@@ -5,7 +5,7 @@ RoBERTa's.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import tokenizers
@@ -157,6 +157,7 @@ def add_special_tokens(
     Raises:
       UserError: A special token is missing in the vocabulary.
     """
+    add_listed_tokens(pipeline, named or {}, pipeline.get_vocab())
     special = special_tokens.find(pipeline.get_vocab(), unk, named or {})
     # With bytes, [MASK] stands for a token with the space in front of it.
     is_byte_level = isinstance(pipeline.model, models.BPE)
@@ -165,6 +166,38 @@ def add_special_tokens(
     pipeline.post_processor = join_texts(
         special, pipeline.get_vocab(), separators=[special.sep] * separators
     )
+
+
+def add_listed_tokens(
+    pipeline: tokenizers.Tokenizer, named: Mapping[str, Any], known: Collection[str]
+) -> None:
+    """Add the tokens that settings list and `known` lacks, as `transformers` does.
+
+    The settings list them in `added_tokens_decoder`, and before `transformers` 4.34 in
+    `added_tokens`.
+
+    Raises:
+      UserError: The settings are damaged, or the vocabulary has another id for a token.
+    """
+    try:
+        older = named.get("added_tokens", {})
+        listed = {int(i): {"content": token} for token, i in older.items()}
+        for i, token in named.get("added_tokens_decoder", {}).items():
+            listed[int(i)] = token
+        new = {
+            i: tokenizers.AddedToken(**listed[i])
+            for i in sorted(listed)
+            if listed[i]["content"] not in known
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the added tokens cannot be used: {error!r}") from error
+    for i, token in new.items():
+        pipeline.add_tokens([token])
+        if (got := pipeline.token_to_id(token.content)) != i:
+            raise UserError(
+                f"the added token {token.content!r} has the id {i}; the vocabulary "
+                f"gives it {got}"
+            )
 
 
 def join_texts(
