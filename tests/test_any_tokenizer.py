@@ -169,13 +169,15 @@ def test_a_special_token_without_a_role_is_text_in_a_text(documents):
 
 
 def test_special_tokens_are_named_or_known(pipelines, tmp_path):
-    def named(**values):
-        return tokenizer_lib.make(pipelines["bert"], values).special_tokens
+    def named(pipeline="bert", **values):
+        return tokenizer_lib.make(pipelines[pipeline], values).special_tokens
 
     assert named() == special_tokens.SPECIAL_TOKENS
     assert named(mask_token={"content": "the"}).mask == "the"
-    assert named(bos_token="the").cls == "the"
-    assert named(bos_token="the", cls_token="[CLS]").cls == "[CLS]"
+    # In BERT and XLNet of transformers, too, bos_token does not replace cls_token.
+    assert named(bos_token="the").cls == "[CLS]"
+    assert named(bos_token="the", cls_token="of").cls == "of"
+    assert named("roberta", bos_token="the").cls == "the"
     for values, message in (
         ({"pad_token": "[NONE]"}, r"has no \[NONE\], named as its pad token"),
         ({"pad_token": 3}, "a special token must be a text, got 3"),

@@ -20,15 +20,19 @@ SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
 BYTE_BPE_SPECIAL_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
-# Fields of `tokenizer_config.json` that name the token of a role if `ROLE_token` does
-# not; and tokens that have a role in published vocabularies.
-_SECOND_FIELDS = {"cls": "bos_token", "sep": "eos_token"}
+# Tokens that have a role in published vocabularies.
 _KNOWN = {
     "pad": (PAD, "<pad>", "<|pad|>"),
-    "cls": (CLS, "<cls>", "<s>", "<bos>", "<|begin_of_text|>"),
-    "sep": (SEP, "<sep>", "</s>", "<eos>", "<|end_of_text|>"),
+    "cls": (CLS, "<cls>"),
+    "sep": (SEP, "<sep>"),
     "mask": (MASK, "<mask>", "<|mask|>"),
     "unk": (UNK, "<unk>"),
+}
+# Fields of `tokenizer_config.json` and tokens for the beginning and the end of a text,
+# which have a role if no other token has it.
+_SECOND = {
+    "cls": ("bos_token", ("<s>", "<bos>", "<|begin_of_text|>")),
+    "sep": ("eos_token", ("</s>", "<eos>", "<|end_of_text|>")),
 }
 # Roles that every vocabulary must have a token for.
 ROLES = ("pad", "cls", "sep", "mask")
@@ -51,16 +55,18 @@ def find(
     for role, usual in _KNOWN.items():
         if role in found:
             continue
-        fields = f"{role}_token", _SECOND_FIELDS.get(role)
-        given = [text(named[field]) for field in fields if named.get(field)]
-        known = [token for token in usual if token in tokens]
-        if not (given or known) and role in ROLES:
+        second_field, second = _SECOND.get(role, ("", ()))
+        candidates = []
+        for field, known in ((f"{role}_token", usual), (second_field, second)):
+            candidates += [text(named[field])] if named.get(field) else []
+            candidates += [token for token in known if token in tokens]
+        if not candidates and role in ROLES:
             raise UserError(
-                f"the vocabulary has no {' or '.join(usual)}; name its {role} token as "
-                f"{role}_token in tokenizer_config.json"
+                f"the vocabulary has no {' or '.join((*usual, *second))}; name its "
+                f"{role} token as {role}_token in tokenizer_config.json"
             )
-        if given or known:
-            found[role] = (given + known)[0]
+        if candidates:
+            found[role] = candidates[0]
     for role, token in found.items():
         if token not in tokens:
             raise UserError(f"the vocabulary has no {token}, named as its {role} token")
