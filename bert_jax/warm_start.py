@@ -111,7 +111,7 @@ def with_encoder_of(
     Raises:
       UserError: The checkpoint does not fit the config.
     """
-    _check_embedding_sharing(config.objective, source)
+    _check_generator(config.objective, source)
     changed = encoder(config.encoder, source, overrides)
     # A run may go on with another objective: left to right first, then masked tokens.
     changed = dataclasses.replace(changed, causal=config.objective.causal)
@@ -120,19 +120,31 @@ def with_encoder_of(
     return config
 
 
-def _check_embedding_sharing(objective: Any, source: Source) -> None:
-    """Check that a checkpoint's generator keeps the embeddings that it was trained on.
+def _check_generator(objective: Any, source: Source) -> None:
+    """Check that ELECTRA's generator can continue from a checkpoint that has one.
 
-    Where embeddings have differences, a run without differences loads the sums, which
-    only the discriminator has seen.
+    It must have the same size, and keep the embeddings that it was trained on: where
+    embeddings have differences, a run without differences loads the sums, which only
+    the discriminator has seen.
     """
-    trained = source.metadata.config.get("objective", {}).get("embedding_sharing")
-    asked = getattr(objective, "embedding_sharing", trained)
-    if trained == "gradient_disentangled" and asked != trained:
-        raise UserError(
-            f"objective.embedding_sharing={asked!r}, but the checkpoint {source.path} "
-            f"has {trained!r}; set it to that"
-        )
+    if "encoder" not in source.metadata.config:
+        return  # a published discriminator, which has no generator
+    trained = source.metadata.config.get("objective", {})
+    for name in ("generator_size", "generator_layers", "embedding_sharing"):
+        asked, value = getattr(objective, name, None), trained.get(name)
+        if asked is None or value is None or asked == value:
+            continue
+        if name == "embedding_sharing":
+            fits = value != "gradient_disentangled"
+        else:  # two shares may round to one size
+            same = dataclasses.replace(objective, **{name: value})
+            of_checkpoint = source.metadata.encoder
+            fits = same.generator(of_checkpoint) == objective.generator(of_checkpoint)
+        if not fits:
+            raise UserError(
+                f"objective.{name}={asked!r}, but the checkpoint {source.path} has "
+                f"{value!r}; set it to that"
+            )
 
 
 def encoder(

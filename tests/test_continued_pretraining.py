@@ -331,17 +331,18 @@ def test_differences_of_embeddings_are_extended(corpus, tmp_path):
 
 
 def test_a_published_discriminator_starts_a_generator_of_any_size(tmp_path):
-    source = warm_start.read_source(
-        published.write("electra_discriminator", tmp_path / "theirs")
-    )
+    theirs = published.write("electra_discriminator", tmp_path / "theirs")
+    convert.convert(str(theirs), str(tmp_path / "native"))
     asked = config.PretrainConfig(
         objective=config.ReplacedTokensConfig(generator_size=0.25)
     )
-    begun = warm_start.with_encoder_of(asked, source, ())
-    assert begun.objective == asked.objective
+    for folder in theirs, checkpoints.find(tmp_path / "native"):
+        source = warm_start.read_source(folder)
+        begun = warm_start.with_encoder_of(asked, source, ())
+        assert begun.objective == asked.objective
 
 
-def test_a_generator_keeps_the_embeddings_that_it_was_trained_on(corpus, metadata):
+def test_a_generator_keeps_its_size_and_embeddings(corpus, metadata):
     tied = config.ReplacedTokensConfig(generator_size=0.5)
     disentangled = dataclasses.replace(tied, embedding_sharing="gradient_disentangled")
 
@@ -358,6 +359,15 @@ def test_a_generator_keeps_the_embeddings_that_it_was_trained_on(corpus, metadat
     message = "embedding_sharing='tied', but the checkpoint SOURCE has 'gradient_d"
     with pytest.raises(UserError, match=message):
         begin_with(disentangled, tied)
+    larger = dataclasses.replace(tied, generator_size=1.0)
+    message = r"generator_size=0\.5, but the checkpoint SOURCE has 1\.0; set it to"
+    with pytest.raises(UserError, match=message):
+        begin_with(larger, tied)
+    shallower = dataclasses.replace(tied, generator_layers=0.5)
+    with pytest.raises(UserError, match=r"generator_layers=1\.0, but .* has 0\.5;"):
+        begin_with(shallower, tied)
+    # These shares round to the same size.
+    begin_with(dataclasses.replace(tied, generator_size=0.501), tied)
 
 
 @pytest.mark.slow
