@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gzip
 import itertools
 import json
 import math
@@ -310,6 +311,20 @@ def test_lines_of_a_file_have_the_predictions_of_the_method(
         assert jax.tree.structure(got) == jax.tree.structure(each)
         for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(each), strict=True):
             assert a == (pytest.approx(b, rel=1e-4) if isinstance(b, float) else b)
+
+
+@pytest.mark.parametrize("kind", ["classification", "tagging", "embedding"])
+def test_lines_of_tables_are_not_taken_for_texts(kind, saved, tmp_path):
+    """Files of fine-tuning; of each, the lines would have predictions, too."""
+    model, _ = saved(kind)
+    for name, content, text_a in (
+        ("a.jsonl.gz", gzip.compress(b'{"text": "ab"}\n'), ""),
+        ("a.csv", b'text\n"ab, ac"\n', "text"),
+        ("a.tsv", b"text\tlabel\nab\tyes\n", ""),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=f"{name}: each line would be a text"):
+            next(predicting.predict(model, str(tmp_path / name), text_a))
 
 
 def test_columns_and_vectors_of_a_file(saved, tmp_path):
