@@ -68,7 +68,7 @@ REFUSED_CONFIGS = {
     "electra_tagging": [
         ({"embedding_size": None}, "embedding_size must be of type"),
         ({"embedding_size": 13}, r"expected \(24, 13\) from"),
-        ({"model_type": "bert", "architectures": None}, "arrays of 0 layers; .* says"),
+        ({"model_type": "bert", "architectures": None}, "has no arrays bert.encoder.l"),
     ],
     "roberta_masked_lm": [
         ({"pad_token_id": 0}, "pad_token_id, from which .* is 0 in"),
@@ -278,6 +278,11 @@ def test_arrays_of_other_shapes_are_refused(folder):
         kept = {key: array for key, array in changed.items() if array is not None}
         published.write_arrays(source, kept)
         refused(source, message)
+    # As torch.compile and DistributedDataParallel name them.
+    for wrapper in ("_orig_mod", "module"):
+        wrapped = {f"{wrapper}.{name}": array for name, array in arrays.items()}
+        published.write_arrays(source, wrapped)
+        refused(source, rf"bert.encoder.layer.0.\*, as BERT has .*, but {wrapper}.bert")
 
 
 def test_embeddings_may_be_padded_to_a_power_of_two():

@@ -206,7 +206,13 @@ def _shapes(
     encoder, family = spec.encoder, spec.family
     pattern = re.escape(family.layer_prefix).replace(r"\{\}", r"(\d+)") + r"\."
     matches = [re.match(pattern, name) for name in arrays]
-    count = 1 + max((int(match[1]) for match in matches if match), default=-1)
+    if not any(matches):
+        raise UserError(
+            f"{source} has no arrays {family.layer_prefix.format(0)}.*, as "
+            f"{family.title} has in transformers, but {min(arrays, default='none')}; "
+            "check model_type, and save the model without a wrapper around it"
+        )
+    count = 1 + max(int(match[1]) for match in matches if match)
     if count != encoder.num_distinct_layers:
         layers = "groups of layers" if encoder.num_layer_groups else "layers"
         raise UserError(
