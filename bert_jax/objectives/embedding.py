@@ -29,7 +29,8 @@ class Embedding(labelled.LabelledObjective):
     batch. Micro-batches would have fewer negatives, so the config refuses them.
     """
 
-    num_texts: int  # texts in a row, 2 or 3; a third text may be missing
+    # Texts in a row, 2 or 3; a third text may be missing. Predictions have 1.
+    num_texts: int
     pool: str
     temperature: float
 

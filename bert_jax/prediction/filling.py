@@ -15,7 +15,6 @@ from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.model import heads, replaced_tokens
-from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
@@ -46,29 +45,22 @@ class MaskedTokens(text_inputs.TextComputation):
 
     generator: config_lib.EncoderConfig | None = None
 
-    token_arrays = ("mlm_positions",)
+    model_arguments = ("mlm_positions",)
 
     @property
-    def _model(self) -> heads.PretrainingModel | replaced_tokens.ReplacedTokensModel:
+    def model(self) -> heads.PretrainingModel | replaced_tokens.ReplacedTokensModel:
         if self.generator is None:
             return heads.PretrainingModel(self.encoder, sentence_head="")
         return replaced_tokens.ReplacedTokensModel(self.encoder, self.generator)
 
-    def init(self, key: jax.Array) -> Any:
-        ids = jnp.zeros((1, 1), jnp.int32)
-        method = "generate" if self.generator else None
-        return heads.init(self._model, key, ids, method=method)
+    @property
+    def method(self) -> str | None:
+        return "generate" if self.generator else None
 
     def logits(self, params: Any, batch: Batch) -> jax.Array:
         """Return the logits of all tokens at the positions, [B, P, V]."""
-        inputs, positions = Inputs.of(batch), batch["mlm_positions"]
-        if self.generator is None:
-            return self._model.apply(
-                {"params": params}, inputs, positions
-            ).mlm.compute()
-        return self._model.apply(
-            {"params": params}, inputs, positions, method="generate"
-        )
+        logits = self.apply(params, batch)
+        return logits if self.generator else logits.mlm.compute()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,8 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.model import cross_entropy, heads, replaced_tokens
-from bert_jax.model.inputs import Inputs
 from bert_jax.model.xlnet.permutation_model import PermutationModel
-from bert_jax.objectives import Batch
+from bert_jax.objectives import Batch, BatchShapes
 from bert_jax.prediction import text_inputs
 from bert_jax.prediction.filling import MaskedTokens
 from bert_jax.prediction.trained_model import TrainedModel
@@ -33,7 +32,9 @@ _BATCH_SIZE = 256  # rows of mostly less than 32 tokens
 class MaskedToken(MaskedTokens):
     """Log-probability of one masked token of each row."""
 
-    token_arrays = ("mlm_positions", "mlm_labels")
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
+        shapes = super().batch_shapes(batch_size, length)
+        return shapes | {"mlm_labels": shapes["mlm_positions"]}
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return scores [B]."""
@@ -46,26 +47,20 @@ class MaskedToken(MaskedTokens):
 class PermutedToken(text_inputs.TextComputation):
     """Log-probability of one token of each row given all others, by XLNet."""
 
-    token_arrays = ("mlm_positions",)
+    model_arguments = ("ranks", "mlm_positions")
 
     @property
-    def _model(self) -> PermutationModel:
+    def model(self) -> PermutationModel:
         return PermutationModel(self.encoder)
-
-    def init(self, key: jax.Array) -> Any:
-        ids = jnp.zeros((1, 1), jnp.int32)
-        return heads.init(self._model, key, ids, ids)
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return scores [B]."""
-        inputs, positions = Inputs.of(batch), batch["mlm_positions"]
-        labels = jnp.take_along_axis(inputs.input_ids, positions, axis=1)  # [B, 1]
+        ids, positions = batch["input_ids"], batch["mlm_positions"]
+        labels = jnp.take_along_axis(ids, positions, axis=1)  # [B, 1]
         # The token comes last in the order of prediction: it sees all others, and no
         # other sees it.
-        ranks = jnp.arange(inputs.input_ids.shape[1]) == positions  # [B, L]
-        logits = self._model.apply(
-            {"params": params}, inputs, ranks.astype(jnp.int32), positions
-        )
+        ranks = (jnp.arange(ids.shape[1]) == positions).astype(jnp.int32)  # [B, L]
+        logits = self.apply(params, batch | {"ranks": ranks})
         return {"score": -cross_entropy.compare(logits, labels)[0][:, 0]}
 
 
@@ -74,19 +69,15 @@ class LeftToRight(text_inputs.TextComputation):
     """Log-probability of each row after [CLS], by a left-to-right model."""
 
     @property
-    def _model(self) -> heads.CausalModel:
+    def model(self) -> heads.CausalModel:
         return heads.CausalModel(self.encoder)
-
-    def init(self, key: jax.Array) -> Any:
-        return heads.init(self._model, key)
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return scores [B]."""
-        inputs = Inputs.of(batch)
-        logits = self._model.apply({"params": params}, inputs)
-        following = jnp.roll(inputs.input_ids, -1, axis=1)
-        losses = cross_entropy.compare(logits, following)[0][:, :-1]
-        return {"score": -jnp.sum(losses * inputs.attention_mask[:, 1:], axis=1)}
+        following = jnp.roll(batch["input_ids"], -1, axis=1)
+        losses, _ = cross_entropy.compare(self.apply(params, batch), following)
+        has_next = batch["attention_mask"][:, 1:]
+        return {"score": -jnp.sum(losses[:, :-1] * has_next, axis=1)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,19 +90,17 @@ class NothingReplaced(text_inputs.TextComputation):
 
     generator: config_lib.EncoderConfig
 
-    @property
-    def _model(self) -> replaced_tokens.ReplacedTokensModel:
-        return replaced_tokens.ReplacedTokensModel(self.encoder, self.generator)
+    method = "discriminate"
 
-    def init(self, key: jax.Array) -> Any:
-        return heads.init(self._model, key, method="discriminate")
+    @property
+    def model(self) -> replaced_tokens.ReplacedTokensModel:
+        return replaced_tokens.ReplacedTokensModel(self.encoder, self.generator)
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return scores [B]."""
-        inputs = Inputs.of(batch)
-        logits = self._model.apply({"params": params}, inputs, method="discriminate")
-        tokens = jax.nn.log_sigmoid(-logits)  # [B, L]
-        return {"score": jnp.sum(tokens * _is_inside(inputs.attention_mask), axis=1)}
+        tokens = jax.nn.log_sigmoid(-self.apply(params, batch))  # [B, L]
+        is_inside = _is_inside(batch["attention_mask"])
+        return {"score": jnp.sum(tokens * is_inside, axis=1)}
 
 
 def _is_inside(mask: jax.Array | np.ndarray) -> jax.Array | np.ndarray:

@@ -4,10 +4,9 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from bert_jax.model import heads
-from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import TrainedModel
@@ -18,20 +17,17 @@ from bert_jax.tasks import token_rows
 class NextSentence(text_inputs.TextComputation):
     """Probability that segment B follows segment A."""
 
-    @property
-    def _model(self) -> heads.PretrainingModel:
-        return heads.PretrainingModel(self.encoder, sentence_head="nsp_head")
+    model_arguments = ("mlm_positions",)
 
-    def init(self, key: jax.Array) -> Any:
-        return heads.init(self._model, key, jnp.zeros((1, 1), jnp.int32))
+    @property
+    def model(self) -> heads.PretrainingModel:
+        return heads.PretrainingModel(self.encoder, sentence_head="nsp_head")
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return probabilities [B]."""
-        # XLA drops the logits of this token, because nothing uses them.
-        no_blanks = jnp.zeros((len(batch["input_ids"]), 1), jnp.int32)
-        logits = self._model.apply({"params": params}, Inputs.of(batch), no_blanks)
         # Class 0 is "follows", see `data/segment_pairs.py`.
-        return {"probability": jax.nn.softmax(logits.sentence)[:, 0]}
+        logits = self.apply(params, batch).sentence
+        return {"probability": jax.nn.softmax(logits)[:, 0]}
 
 
 def next_probability(model: TrainedModel, first: str, second: str) -> float:
@@ -51,4 +47,6 @@ def next_probability(model: TrainedModel, first: str, second: str) -> float:
     length = sum(counts) + 2 + len(model.tokenizer.pair_separators)
     text_inputs.check_fits(model.encoder, 0, f"{first} {second}", length)
     rows, _ = token_rows.to_rows([(first, second)], model.tokenizer, length)
+    # XLA drops the logits of this token, because nothing uses them.
+    rows["mlm_positions"] = np.zeros((1, 1), np.int32)
     return float(engine.outputs(rows, 1)["probability"][0])

@@ -2,14 +2,16 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.objectives import BatchShapes
+from bert_jax.model import heads
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import Batch, BatchShapes
 from bert_jax.tasks import task_files
 
 # A text, or two texts that become two segments.
@@ -30,20 +32,36 @@ class TextError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class TextComputation:
-    """Base class of an `inference.Computation` on texts and pairs of texts."""
+    """Base class of an `inference.Computation` on texts and pairs of texts.
+
+    A subclass adds its `model`, and `outputs`, which calls `apply`.
+    """
 
     encoder: config_lib.EncoderConfig
 
-    # Names of further arrays of a batch, int32 [B, 1]. Rows may have more columns.
-    token_arrays: ClassVar[tuple[str, ...]] = ()
+    # Arrays that the model takes after `Inputs`, int32 [B, 1] or with more columns.
+    model_arguments: ClassVar[tuple[str, ...]] = ()
+    # Method of the model; None: the model itself.
+    method: ClassVar[str | None] = None
+
+    def init(self, key: jax.Array) -> Any:
+        zeros = [jnp.zeros((1, 1), jnp.int32)] * len(self.model_arguments)
+        return heads.init(self.model, key, *zeros, method=self.method)
+
+    def apply(self, params: Any, batch: Batch) -> Any:
+        """Return the output of the model."""
+        arguments = [batch[name] for name in self.model_arguments]
+        return self.model.apply(
+            {"params": params}, Inputs.of(batch), *arguments, method=self.method
+        )
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
-        """Return the shapes of `tasks.token_rows.to_rows` and of the `token_arrays`."""
+        """Return the shapes of `tasks.token_rows.to_rows` and `model_arguments`."""
         ids = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
         mask = jax.ShapeDtypeStruct((batch_size, length), jnp.bool_)
         one = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
         shapes = {"input_ids": ids, "segment_ids": ids, "attention_mask": mask}
-        return shapes | dict.fromkeys(self.token_arrays, one)
+        return shapes | dict.fromkeys(self.model_arguments, one)
 
 
 def check_is_list(texts: Iterable) -> None:
