@@ -77,16 +77,16 @@ def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
         return
     where, line = next(lines)
     header = line.split("\t")
-    columns = [
-        task_files.find_column(where, header, name) for name in (text_a, text_b) if name
-    ]
+    columns = [name for name in (text_a, text_b) if name]
+    for name in columns:
+        task_files.find_column(where, header, name)
     row = None
     for row_where, line in lines:
         if not line and len(header) > 1:
             continue  # in a single column, a blank line is an empty text
         row = line.split("\t")
-        task_files.check_row(row_where, row, header)
-        first, *second = (row[column] for column in columns)
+        fields = task_files.by_column(row_where, header, row)
+        first, *second = (fields[name] for name in columns)
         yield (first, *second) if second else first
     if row is None:
         raise UserError(f"{where}: there are no rows below the names of the columns")

@@ -5,7 +5,6 @@ answers of a question go through the model together. Their number may differ bet
 questions.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,20 +73,19 @@ class Choice:
         A line describes a question: the line of its file in which it begins, the index
         and text of the chosen answer, and the probability of each answer.
         """
-        text = ""
+        lines = []
         questions = self._files[name].questions
         for question, probabilities in zip(questions, predictions, strict=True):
             best = int(np.argmax(probabilities))
-            values = {
+            line = {
                 "line": question.line,
                 "prediction": best,
                 "choice": question.choices[best],
                 "probabilities": [round(p, 6) for p in probabilities],
             }
-            text += json.dumps(values, ensure_ascii=False) + "\n"
-        task_files.write(
-            folder / task_files.prefix_with_set(name, "predictions.jsonl"), text
-        )
+            lines.append(line)
+        file = task_files.prefix_with_set(name, "predictions.jsonl")
+        task_files.write_json_lines(folder / file, lines)
 
 
 def make_rows(

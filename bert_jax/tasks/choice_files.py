@@ -119,8 +119,8 @@ def _read_csv(path: str, text: str) -> Iterator[tuple[int, dict[str, Any] | None
     for name in sorted(_SWAG_NEEDS | endings):
         task_files.find_column(f"{path} ({_SWAG_COLUMNS})", header, name)
     for line, row in rows[1:]:
-        task_files.check_row(f"{path}, line {line}", row, header)
-        yield line, _from_swag(dict(zip(header, row, strict=True)))
+        fields = task_files.by_column(f"{path}, line {line}", header, row)
+        yield line, _from_swag(fields)
 
 
 def _endings(header: Iterable[str]) -> list[str]:

@@ -6,7 +6,6 @@ does not belong to the first.
 """
 
 import dataclasses
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -113,16 +112,16 @@ class Embedding:
         lines = []
         for i, example in enumerate(self._sets[name]):
             similarity, highest = predictions.similarities[i].round(6).tolist()
-            values = {
+            line = {
                 "line": example.line,
                 "rank": int(predictions.ranks[i]),
                 "similarity": similarity,
                 "nearest": self._texts[name][predictions.nearest[i]],
                 "nearest_similarity": highest,
             }
-            lines.append(json.dumps(values, ensure_ascii=False) + "\n")
+            lines.append(line)
         file = task_files.prefix_with_set(name, "predictions.jsonl")
-        task_files.write(folder / file, "".join(lines))
+        task_files.write_json_lines(folder / file, lines)
 
 
 def read(path: str | os.PathLike, config: config_lib.EmbeddingConfig) -> list[Example]:
@@ -132,28 +131,21 @@ def read(path: str | os.PathLike, config: config_lib.EmbeddingConfig) -> list[Ex
       UserError: The file cannot be read, lacks a column, or a text is empty.
     """
     header, rows = task_files.read_table(path)
-    if not rows:
-        raise UserError(f"{path} has no examples")
     negative = config.negative or ("negative" if "negative" in header else "")
     names = [config.text_a, config.text_b, *([negative] if negative else [])]
+    advice = "; pass your column names as --config.task.text_a, text_b and negative"
     for name in names:
-        try:
-            task_files.find_column(os.fspath(path), header, name)
-        except UserError as error:
-            raise UserError(
-                f"{error}; pass your column names as --config.task.text_a, text_b and "
-                "negative"
-            ) from error
+        task_files.find_column(os.fspath(path), header, name, advice)
     examples = []
-    for line, row in rows:
-        where, fields = f"{path}, line {line}", dict(zip(header, row, strict=True))
+    for line, fields in rows:
+        where = f"{path}, line {line}"
         if negative and fields[negative] is None:  # null in JSON
             fields[negative] = ""
-        texts = [labelled_texts.check_text(fields[n], n, where) for n in names]
-        for name, text in zip(names[:2], texts, strict=False):
+        a, b, *hard = (labelled_texts.text_of(fields, name, where) for name in names)
+        for name, text in ((config.text_a, a), (config.text_b, b)):
             if not text.strip():
                 raise UserError(f"{where}: {name} is empty")
-        examples.append(Example(line, *texts[:2], "".join(texts[2:]).strip()))
+        examples.append(Example(line, a, b, "".join(hard).strip()))
     return examples
 
 

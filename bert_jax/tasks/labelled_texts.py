@@ -56,31 +56,26 @@ def read(
     """
     path = os.fspath(path)
     header, rows = task_files.read_table(path)
-    if not rows:
-        raise UserError(f"{path} has no examples")
     first = text_a or ("text_a" if "text_a" in header else "text")
     second = text_b or ("text_b" if "text_b" in header else "")
     target = label or "label"
-    if not needs_labels and not _has_labels(header, rows, target):
+    if not needs_labels and not _has_labels(rows, target):
         target = ""
-    try:
-        for name in filter(None, (first, second, target)):
-            task_files.find_column(path, header, name)
-    except UserError as error:
-        columns = "text (or text_a and text_b)" + " and label" * needs_labels
-        raise UserError(
-            f"{error}; the first line must name the columns {columns}, or pass "
-            "your column names as --config.task.text_a, text_b and label; files of "
-            "GLUE need --config.task.name=glue/NAME and --config.task.folder=DIR"
-        ) from error
+    advice = (
+        "; the first line must name the columns text (or text_a and text_b)"
+        f"{' and label' * needs_labels}, or pass your column names as "
+        "--config.task.text_a, text_b and label; files of GLUE need "
+        "--config.task.name=glue/NAME and --config.task.folder=DIR"
+    )
+    for name in filter(None, (first, second, target)):
+        task_files.find_column(path, header, name, advice)
     examples = []
-    for line, row in rows:
+    for line, fields in rows:
         where = f"{path}, line {line}"
-        fields = dict(zip(header, row, strict=True))
-        a = check_text(fields[first], first, where)
+        a = text_of(fields, first, where)
         if not a.strip():
             raise UserError(f"{where}: {first} is empty")
-        b = check_text(fields[second], second, where) if second else ""
+        b = text_of(fields, second, where) if second else ""
         c, probabilities = "", None
         if target and isinstance(fields[target], dict):
             probabilities = _probabilities(fields[target], target, where)
@@ -99,20 +94,19 @@ def write_tsv(path: pathlib.Path, examples: Iterable[Example]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _has_labels(header: list[str], rows: list[tuple[int, list]], name: str) -> bool:
+def _has_labels(rows: list[tuple[int, dict[str, Any]]], name: str) -> bool:
     """Return whether there is a column of this name with labels.
 
     Test sets of Hugging Face's `datasets` have -1 in place of each label.
     """
-    if name not in header:
-        return False
-    values = {str(row[header.index(name)]).strip() for _, row in rows}
+    values = {str(fields.get(name, "")).strip() for _, fields in rows}
     # As JSON, a missing value is null, or NaN as Python writes it.
     return not values <= {"", "-1", "None", "nan"}
 
 
-def check_text(value: Any, name: str, where: str) -> str:
-    """Return a value of a table, which must be a text."""
+def text_of(fields: dict[str, Any], name: str, where: str) -> str:
+    """Return a field of a row, which must be a text."""
+    value = fields[name]
     if not isinstance(value, str):
         raise UserError(f"{where}: {name} is {json.dumps(value)}, not a text")
     return value

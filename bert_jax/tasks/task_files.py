@@ -98,44 +98,55 @@ def write(path: storage.Path, text: str) -> None:
         storage.write_text(path, text)
 
 
+def write_json_lines(path: storage.Path, objects: Iterable[dict[str, Any]]) -> None:
+    """Write a file with a JSON object in each line."""
+    lines = [json.dumps(fields, ensure_ascii=False) + "\n" for fields in objects]
+    write(path, "".join(lines))
+
+
 # ---- tables
 
 
-# Names of the columns; and for each row its first line, from 1, and its fields.
-Table = tuple[list[str], list[tuple[int, list[Any]]]]
+Rows = list[tuple[int, list[str]]]  # the first line of each row, from 1; its fields
 
 
-def read_table(path: str | os.PathLike) -> Table:
+def read_table(
+    path: str | os.PathLike,
+) -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
     """Read a table whose rows have equal columns. Values in JSON may have any type.
 
+    Returns:
+      Names of the columns; and for each row its first line, from 1, and its fields.
+
     Raises:
-      UserError: The file cannot be read or parsed, or a row has other columns than the
-        first line.
+      UserError: The file cannot be read or parsed, has no rows, or a row has other
+        columns than the first line.
     """
     ending = check_ending(path, (".tsv", ".csv", ".jsonl"))
     text = read(path)
     if ending == ".jsonl":
-        objects = list(json_objects(path, text))
-        header = list(objects[0][1]) if objects else []
-        for line, fields in objects:
+        table = list(json_objects(path, text))
+        header = list(table[0][1]) if table else []
+        for line, fields in table:
             if fields.keys() != set(header):
                 raise UserError(
                     f"{path}, line {line}: columns {describe_columns(fields)}, but the "
                     f"first object has {describe_columns(header)}"
                 )
-        return header, [(line, [row[name] for name in header]) for line, row in objects]
-    if ending == ".tsv":
-        header, rows = parse_tsv(text)
     else:
-        (_, header), *rows = csv_rows(path, text.rstrip("\r\n")) or [(1, [""])]
-        if len(header) > 1:
-            rows = [(line, row) for line, row in rows if row]
-    for line, row in rows:
-        check_row(f"{path}, line {line}", row, header)
-    return header, rows
+        if ending == ".tsv":
+            header, rows = parse_tsv(text)
+        else:
+            (_, header), *rows = csv_rows(path, text.rstrip("\r\n")) or [(1, [""])]
+            if len(header) > 1:
+                rows = [(line, row) for line, row in rows if row]
+        table = [(n, by_column(f"{path}, line {n}", header, row)) for n, row in rows]
+    if not table:
+        raise UserError(f"{path} has no examples")
+    return header, table
 
 
-def parse_tsv(text: str) -> Table:
+def parse_tsv(text: str) -> tuple[list[str], Rows]:
     """Split a text at tabs. Rows may have other numbers of fields than the header."""
     lines = [line.rstrip("\r").split("\t") for line in text.rstrip("\r\n").split("\n")]
     header, rows = lines[0], list(enumerate(lines[1:], 2))
@@ -144,7 +155,7 @@ def parse_tsv(text: str) -> Table:
     return header, rows
 
 
-def csv_rows(path: str | os.PathLike, text: str) -> list[tuple[int, list[str]]]:
+def csv_rows(path: str | os.PathLike, text: str) -> Rows:
     """Return the rows of a CSV file, each with the line in which it begins."""
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -197,22 +208,22 @@ def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def find_column(where: str, header: Sequence[str], name: str) -> int:
+def find_column(where: str, header: Sequence[str], name: str, advice: str = "") -> int:
     """Return the index of a column, whose name must occur once."""
     if header.count(name) != 1:
         found = "two columns" if name in header else "no column"
         raise UserError(
-            f"{where}: {found} {name!r}; there are {describe_columns(header)}"
+            f"{where}: {found} {name!r}; there are {describe_columns(header)}{advice}"
         )
     return header.index(name)
 
 
-def check_row(where: str, row: Sequence[Any], header: Sequence[str]) -> None:
-    """Check that a row has as many fields as the header."""
-    size = len(header)
-    if len(row) != size:
+def by_column(where: str, header: Sequence[str], row: Sequence[str]) -> dict[str, str]:
+    """Return the fields of a row by column, if there are as many as in the header."""
+    if len(row) != len(header):
         fields = terminal.count(len(row), "field")
-        raise UserError(f"{where}: {fields}, not {size} as in the header")
+        raise UserError(f"{where}: {fields}, not {len(header)} as in the header")
+    return dict(zip(header, row, strict=True))
 
 
 def describe_columns(names: Iterable[str]) -> str:
