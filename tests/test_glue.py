@@ -35,25 +35,27 @@ WORDS = {
 def test_every_task_is_read_scored_and_submitted(task, tmp_path, wordpiece):
     """Score predictions that are wrong for the first example of each set only."""
     folder = download(tmp_path, task)
-    sets = glue.read(task, str(tmp_path))
-    assert glue.read(task, str(folder)) == sets
+    sets, about = glue.read(task, str(tmp_path))
+    assert glue.read(task, str(folder)) == (sets, about)
     spec = glue.TASKS[task]
     labels = spec.labels or ("0.000", "5.000", "2.500")
     second = "value {}" if spec.text_b else ""
     expected = [
         Example(f'a "{i}', second.format(i), labels[i % len(labels)]) for i in range(13)
     ]
-    assert (sets.train, sets.labelled["eval"]) == (expected[:6], expected[6:10])
-    assert sets.train[0].where.endswith(f"train.tsv.gz, line {1 + (task != 'cola')}")
-    for test in sets.unlabelled.values():
-        assert test == [Example(e.text_a, e.text_b, "") for e in expected[10:]]
-    assert set(sets.about["incomplete"].values()) == {0}
+    assert (sets["train"], sets["eval"]) == (expected[:6], expected[6:10])
+    assert sets["train"][0].where.endswith(f"train.tsv.gz, line {1 + (task != 'cola')}")
+    for name in sets.keys() & dict(spec.tests):
+        unlabelled = [Example(e.text_a, e.text_b, "") for e in expected[10:]]
+        assert sets[name] == unlabelled
+    assert set(about["incomplete"].values()) == {0}
 
     config = config_lib.ClassificationConfig(
         name=f"glue/{task}", folder=str(tmp_path), length=16
     )
     made = classification.Classification(config, wordpiece)
-    assert [*made.held_out] == [*sets.labelled, *sets.unlabelled]
+    assert ["train", *made.held_out] == [*sets]
+    assert [*sets] == ["train", *dict(spec.held_out), *dict(spec.tests)]
     count = len(spec.labels)
     outputs = {}
     for name, values in made.held_out.items():
@@ -100,12 +102,12 @@ def test_incomplete_rows_of_qqp_are_counted(tmp_path):
     broken = [*lines[:100], "9\t1\t2\tIs this", 'cut in two?"\tyes\t1', *lines[100:]]
     write(folder / "train.tsv", HEADERS["qqp"], broken)
     (folder / "train.tsv.gz").unlink()
-    sets = glue.read("qqp", str(folder))
-    assert sets.about["incomplete"] == {"train": 2, "eval": 0}
-    assert sets.train == [
+    sets, about = glue.read("qqp", str(folder))
+    assert about["incomplete"] == {"train": 2, "eval": 0}
+    assert sets["train"] == [
         Example(f'a "{i}', f"value {i}", f"{i % 2}") for i in range(300)
     ]
-    assert sets.train[100].where.endswith("line 104")
+    assert sets["train"][100].where.endswith("line 104")
     # The real files have less than 1 in 10,000.
     write(folder / "train.tsv", HEADERS["qqp"], ["x\ty"] * 4 + lines)
     with pytest.raises(UserError, match="4 of 304 rows do not have 6 fields, line 2 f"):
@@ -147,16 +149,16 @@ def test_folders_and_files_of_another_task_are_refused(tmp_path, wordpiece):
 def test_the_real_files(task, train, held_out):
     if not REAL.exists():
         pytest.skip("needs GLUE")
-    sets = glue.read(task, str(REAL))
-    assert (len(sets.train), len(sets.labelled["eval"])) == (train, held_out)
-    assert set(sets.about["incomplete"].values()) == {0}
+    sets, about = glue.read(task, str(REAL))
+    assert (len(sets["train"]), len(sets["eval"])) == (train, held_out)
+    assert set(about["incomplete"].values()) == {0}
     if task == "stsb":
         first = (
             "A man with a hard hat is dancing.",
             "A man wearing a hard hat is dancing.",
         )
-        assert sets.labelled["eval"][0] == Example(*first, "5.000")
-    for examples in (sets.train, sets.labelled["eval"]):
+        assert sets["eval"][0] == Example(*first, "5.000")
+    for examples in (sets["train"], sets["eval"]):
         if labels := glue.TASKS[task].labels:
             probabilities = classification.to_probabilities(examples, labels)
             assert probabilities.any(0).sum() == 2

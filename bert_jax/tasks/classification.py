@@ -7,6 +7,7 @@ Examples come from a task of GLUE (`glue.py`, `glue_tfds.py`) or from tables of 
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -43,27 +44,28 @@ class Classification:
     ):
         self._config = config
         self._glue = config.name.removeprefix("glue/")
-        sets = _read(config)
+        sets, about = _read(config)
+        train = sets["train"]
         self._labels: list[str] = []
         if not config.predicts_numbers:
             given = glue.TASKS[self._glue].labels if self._glue else ()
-            self._labels = list(given) or label_names(sets.train)
-        self._has_probabilities = any(e.probabilities for e in sets.train)
-        self._labelled = sets.labelled.keys()
+            self._labels = list(given) or label_names(train)
+        self._has_probabilities = any(e.probabilities for e in train)
+        self._labelled = {name for name, examples in sets.items() if examples[0].label}
+        self.length = config.length
         self.metrics: tuple[str, ...] = ("accuracy", "macro_f1", "matthews")
         if self._glue:
             self.metrics = glue.TASKS[self._glue].metrics
         elif config.predicts_numbers:
             self.metrics = ("pearson", "spearman")
-        self.length = config.length
         rows, truncated = {}, {}
-        labelled = {"train": sets.train, **sets.labelled}
-        for name, examples in (labelled | sets.unlabelled).items():
+        for name, examples in sets.items():
+            is_labelled = name in self._labelled
             pairs = [(example.text_a, example.text_b) for example in examples]
             rows[name], lost = token_rows.to_rows(pairs, tokenizer, config.length)
             truncated[name] = int(lost.sum())
-            rows[name]["weights"] = np.full(len(pairs), name in labelled, np.float32)
-            if name not in labelled:
+            rows[name]["weights"] = np.full(len(pairs), is_labelled, np.float32)
+            if not is_labelled:
                 label_type = np.float32 if config.predicts_numbers else np.int32
                 rows[name]["labels"] = np.zeros(len(pairs), label_type)
             elif config.predicts_numbers:
@@ -78,16 +80,16 @@ class Classification:
         self.settings = {"labels": self._labels}
         # Older versions sorted integers as text. A run that began with such an order
         # must not continue with another one, so an order by number is hashed, too.
-        hashed = [labelled[name] for name in labelled if name != "test"]
+        hashed = [sets[n] for n in sets if n in self._labelled and n != "test"]
         if self._labels != sorted(self._labels):
             hashed.append(self._labels)
         self.fingerprint = task_files.fingerprint(*hashed)
         self.description = {
-            "examples": len(sets.labelled["eval"]),
-            "train_examples": len(sets.train),
+            "examples": len(sets["eval"]),
+            "train_examples": len(train),
             "labels": self._labels,
             "truncated": truncated,
-            **sets.about,
+            **about,
         }
 
     def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
@@ -157,7 +159,10 @@ class Classification:
             confusion.draw(folder / "confusion.png", predicted, actual, self._labels)
 
 
-def _read(config: config_lib.ClassificationConfig) -> labelled_texts.ExampleSets:
+def _read(
+    config: config_lib.ClassificationConfig,
+) -> tuple[labelled_texts.ExampleSets, dict[str, Any]]:
+    """Return the examples, and facts about their files, for results.json."""
     if config.name:
         name = config.name.removeprefix("glue/")
         if config.folder.startswith(glue_tfds.PREFIX):
@@ -179,9 +184,7 @@ def _read(config: config_lib.ClassificationConfig) -> labelled_texts.ExampleSets
                 f"{getattr(config, name)} has {kind}, but {config.train} has "
                 f"{kinds['train']}; name the columns in task.text_a and task.text_b"
             )
-    train = sets.pop("train")
-    labelled = {name: sets.pop(name) for name in [*sets] if sets[name][0].label}
-    return labelled_texts.ExampleSets(train, labelled, unlabelled=sets, about={})
+    return sets, {}
 
 
 # ---- labels

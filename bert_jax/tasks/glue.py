@@ -9,6 +9,7 @@ Columns and names of files: the GLUE download and its submission format
 """
 
 import dataclasses
+from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax import storage
@@ -83,8 +84,11 @@ def submission(name: str, test: str) -> str:
     return f"{mnli[test] if name == 'mnli' else config_lib.GLUE[name]}.tsv"
 
 
-def read(name: str, folder: str) -> ExampleSets:
+def read(name: str, folder: str) -> tuple[ExampleSets, dict[str, Any]]:
     """Read the examples of a task, such as "mrpc".
+
+    Returns:
+      The examples, and facts about the files, for results.json.
 
     Raises:
       UserError: A file is missing or does not belong to the task.
@@ -122,11 +126,10 @@ def read(name: str, folder: str) -> ExampleSets:
             about["incomplete"][set_name] = incomplete
         return found
 
-    train = examples("train", "train", labelled=True)
-    held_out = {n: examples(n, file, labelled=True) for n, file in task.held_out}
-    tests = {n: examples(n, file, labelled=False) for n, file in task.tests}
-    tests = {name: found for name, found in tests.items() if found}
-    return ExampleSets(train, held_out, tests, about)
+    labelled = ("train", "train"), *task.held_out
+    sets = {n: examples(n, file, labelled=True) for n, file in labelled}
+    sets |= {n: examples(n, file, labelled=False) for n, file in task.tests}
+    return {name: found for name, found in sets.items() if found}, about
 
 
 def _examples(

@@ -24,10 +24,11 @@ PREFIX = "tfds:"
 _TEXTS = {"mrpc": ("sentence1", "sentence2"), "mnli": ("premise", "hypothesis")}
 
 
-def read(name: str, folder: str) -> ExampleSets:
+def read(name: str, folder: str) -> tuple[ExampleSets, dict[str, Any]]:
     """Read the examples of a task, from the newest prepared version.
 
-    `folder` is TFDS' data folder, which has `glue/NAME`; "" is its default.
+    `folder` is TFDS' data folder, which has `glue/NAME`; "" is its default. See
+    `glue.read` for the result.
 
     Raises:
       UserError: The task is not prepared in this folder, or is damaged.
@@ -41,19 +42,15 @@ def read(name: str, folder: str) -> ExampleSets:
             f"`tfds build glue/{name}{option}` downloads and prepares it"
         )
     task = glue.TASKS[name]
-    labelled = {
-        held_out: _examples(builder, name, file.replace("dev", "validation"))
-        for held_out, file in task.held_out
-    }
-    unlabelled = {
-        test: _examples(builder, name, split, labelled=False)
-        for test, split in task.tests
-        if test != "ax"
-    }
+    sets = {"train": _examples(builder, name, "train")}
+    for held_out, file in task.held_out:
+        sets[held_out] = _examples(builder, name, file.replace("dev", "validation"))
+    for test, split in task.tests:
+        if test != "ax":
+            sets[test] = _examples(builder, name, split, labelled=False)
     if name == "mnli" and (diagnostic := _builder("ax", folder)).is_prepared():
-        unlabelled["ax"] = _examples(diagnostic, name, "test", labelled=False)
-    about = {"dataset": builder.info.full_name}
-    return ExampleSets(_examples(builder, name, "train"), labelled, unlabelled, about)
+        sets["ax"] = _examples(diagnostic, name, "test", labelled=False)
+    return sets, {"dataset": builder.info.full_name}
 
 
 def _builder(name: str, folder: str) -> Any:

@@ -27,14 +27,9 @@ class Example:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class ExampleSets:
-    """Examples of a task. `about` has facts about the files, for results.json."""
-
-    train: list[Example]
-    labelled: dict[str, list[Example]]  # held-out sets, including "eval"
-    unlabelled: dict[str, list[Example]]  # held-out sets, such as "test"
-    about: dict[str, dict]
+# Examples by set, such as "train", "eval" and "test". Either all examples of a set have
+# labels, or none.
+ExampleSets = dict[str, list[Example]]
 
 
 def read(
