@@ -84,7 +84,8 @@ def test_rows_fit_the_objective_and_outputs_are_scored(name, tasks, tmp_path):
     task = tasks[name]()
     objective = task.objective(TINY)
     for rows in (task.train, *task.held_out.values()):
-        shapes = objective.batch_shapes(len(rows["weights"]), task.length)
+        count, *_, length = rows["attention_mask"].shape
+        shapes = objective.batch_shapes(count, length)
         # Programs are compiled for all arrays before there is a batch.
         assert {k: (x.shape, x.dtype) for k, x in rows.items()} == {
             k: (x.shape, x.dtype) for k, x in shapes.items()

@@ -29,7 +29,6 @@ class ToyFinetuneConfig(config_lib.FinetuneConfig):
 
 class Length:
     def __init__(self, config, tokenizer):
-        self.length = config.length
         rng = np.random.default_rng(0)
         sizes = rng.integers(1, config.length - 2, config.examples)
         mask = np.arange(config.length) < sizes[:, None] + 2

@@ -225,9 +225,9 @@ def make_run(
     task: tasks.Task,
 ) -> Run:
     """Build the run, or raise a UserError if its parts do not fit together."""
-    if task.length > encoder.max_position_embeddings:
+    if config.task.length > encoder.max_position_embeddings:
         raise UserError(
-            f"task.length={task.length} is more than the "
+            f"task.length={config.task.length} is more than the "
             f"{encoder.max_position_embeddings} positions of the encoder"
         )
     if config.reinit_layers > encoder.num_distinct_layers:

@@ -21,8 +21,9 @@ def lengths(config: config_lib.FinetuneConfig, task: tasks.Task) -> tuple[int, .
     more length is appended. So training batches do not depend on held-out rows, which
     may change when a run resumes.
     """
-    multiples = (*range(8, 128, 8), *range(128, task.length, 128))
-    candidates = [*(n for n in multiples if n < task.length), task.length]
+    length = config.task.length
+    multiples = (*range(8, 128, 8), *range(128, length, 128))
+    candidates = [*(n for n in multiples if n < length), length]
     used = inference.row_lengths(task.train["attention_mask"])
     last = np.searchsorted(candidates, used.max())
     chosen = least_padding(used, candidates[: last + 1], config.lengths)

@@ -34,7 +34,6 @@ class Choice:
         }
         questions = {name: file.questions for name, file in self._files.items()}
         self._num_choices = max(len(q.choices) for qs in questions.values() for q in qs)
-        self.length = config.length
         rows = {
             name: make_rows(qs, tokenizer, config.length, self._num_choices)
             for name, qs in questions.items()

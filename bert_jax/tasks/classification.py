@@ -52,7 +52,6 @@ class Classification:
             self._labels = list(given) or label_names(train)
         self._has_probabilities = any(e.probabilities for e in train)
         self._labelled = {name for name, examples in sets.items() if examples[0].label}
-        self.length = config.length
         self.metrics: tuple[str, ...] = ("accuracy", "macro_f1", "matthews")
         if self._glue:
             self.metrics = glue.TASKS[self._glue].metrics

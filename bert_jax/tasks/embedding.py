@@ -56,7 +56,7 @@ class Embedding:
     def __init__(
         self, config: config_lib.EmbeddingConfig, tokenizer: tokenizer_lib.Tokenizer
     ):
-        self._config, self.length = config, config.length
+        self._config = config
         paths = task_files.paths_by_set(config, "FILE.tsv with text_a and text_b")
         self._sets = {name: read(path, config) for name, path in paths.items()}
         # A test set may change when a run resumes, and training must not.

@@ -44,7 +44,6 @@ class Tagging:
         for file in self._files.values():
             entities.check(file, self._scheme)
         self._tags = tag_names(train)
-        self.length = config.length
         self._rows = {
             name: make_rows(
                 [sentence.words for sentence in file.sentences],

@@ -38,7 +38,6 @@ class Squad:
         train_windows, self.train = _rows(train, tokenizer, config)
         self._windows, held_out = _rows(self._examples, tokenizer, config)
         self.held_out = {"eval": held_out}
-        self.length = config.length
         self.metrics = ("exact_match", "f1")
         if config.no_answers:
             self.metrics = ("exact", "f1", "best_exact", "best_f1")
