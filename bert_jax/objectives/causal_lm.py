@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
-from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, BatchShapes, metric_sums, pretraining
 
 
@@ -43,9 +42,7 @@ class CausalLm(pretraining.PretrainingObjective):
         return {"lm_loss": jnp.sum(_weights(batch))}
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
-        logits = self.model.apply(
-            {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
-        )  # [B, L, V]
+        logits = self.logits(params, batch, dropout_keys)  # [B, L, V]
         # The last token of an example has no next token; its weight is 0.
         labels, weights = jnp.roll(batch["input_ids"], -1, axis=1), _weights(batch)
         return metric_sums.predictions("lm", logits, labels, weights)

@@ -14,7 +14,6 @@ from jaxtyping import Array, Float
 
 from bert_jax import config as config_lib
 from bert_jax.model import cross_entropy, flops, heads
-from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, BatchShapes, metric_sums, pretraining
 
 
@@ -88,20 +87,11 @@ class MaskedLm(pretraining.PretrainingObjective):
         return self.losses_and_accuracies(logits.mlm, logits.sentence, batch)
 
     def logits(
-        self, params: Any, batch: Batch, dropout_keys: jax.Array | None, **options: str
+        self, params: Any, batch: Batch, dropout_keys: jax.Array | None, **options: Any
     ) -> heads.PretrainingLogits:
-        """Return the logits of the masked tokens and of the pair task.
-
-        `options` are further arguments of the model.
-        """
-        return self.model.apply(
-            {"params": params},
-            Inputs.of(batch),
-            batch["mlm_positions"],
-            batch.get("pooled_positions"),
-            dropout_keys=dropout_keys,
-            **options,
-        )
+        """Return the logits of the masked tokens and of the pair task."""
+        options["pooled_positions"] = batch.get("pooled_positions")
+        return super().logits(params, batch, dropout_keys, **options)
 
     def losses_and_accuracies(
         self,

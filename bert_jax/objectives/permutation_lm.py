@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from bert_jax import config as config_lib
 from bert_jax.model import flops
-from bert_jax.model.inputs import Inputs
 from bert_jax.model.xlnet.permutation_model import PermutationModel
 from bert_jax.objectives import Batch, BatchShapes, metric_sums, pretraining
 
@@ -49,11 +48,6 @@ class PermutationLm(pretraining.PretrainingObjective):
         return {"plm_loss": jnp.sum(batch["target_weights"])}
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
-        logits = self.model.apply(
-            {"params": params},
-            Inputs.of(batch),
-            *(batch[name] for name in self.model_arguments),
-            dropout_keys=dropout_keys,
-        )  # [B, P, V]
+        logits = self.logits(params, batch, dropout_keys)  # [B, P, V]
         labels, weights = batch["target_labels"], batch["target_weights"]
         return metric_sums.predictions("plm", logits, labels, weights)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from bert_jax import config as config_lib
 from bert_jax.model import heads
+from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, BatchShapes, metric_sums
 
 
@@ -19,7 +20,8 @@ class PretrainingObjective:
     """Objective whose rows are made from a corpus.
 
     A subclass has a field `config` with a default, and adds to `batch_shapes` what it
-    predicts. It defines the rest of `Objective`, and `measure`, which `sums` calls.
+    predicts. It defines `model`, the rest of `Objective`, and `measure`, which `sums`
+    calls.
     """
 
     encoder: config_lib.EncoderConfig
@@ -49,6 +51,19 @@ class PretrainingObjective:
     def init(self, key: jax.Array) -> Any:
         zeros = [jnp.zeros((1, 1), jnp.int32)] * len(self.model_arguments)
         return heads.init(self.model, key, *zeros)
+
+    def logits(
+        self, params: Any, batch: Batch, dropout_keys: jax.Array | None, **options: Any
+    ) -> Any:
+        """Return the output of the model; `options` are further arguments of it."""
+        arguments = [batch[name] for name in self.model_arguments]
+        return self.model.apply(
+            {"params": params},
+            Inputs.of(batch),
+            *arguments,
+            dropout_keys=dropout_keys,
+            **options,
+        )
 
     def sums(
         self,

@@ -95,21 +95,16 @@ class ReplacedTokens(pretraining.PretrainingObjective):
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
         """Return losses, accuracies, and shares of replaced and found tokens."""
-        model = self.model
-        logits = model.apply(
-            {"params": params},
-            Inputs.of(batch),
-            batch["mlm_positions"],
-            dropout_keys=dropout_keys,
-            method=model.generate,
+        logits = self.logits(
+            params, batch, dropout_keys, method="generate"
         )  # [B, P, V]
         samples = sample(jax.lax.stop_gradient(logits), sampling_keys)
         ids, is_replaced = fill_in(batch, samples)
-        scores = model.apply(
+        scores = self.model.apply(
             {"params": self._discriminator_params(params)},
             Inputs.of(batch)._replace(input_ids=ids),
             dropout_keys=dropout_keys,
-            method=model.discriminate,
+            method="discriminate",
         )  # [B, L]
         weights, is_found = metric_sums.token_weights(batch), scores > 0
         hits = is_found & is_replaced
