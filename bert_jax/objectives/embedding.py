@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from bert_jax.model import flops, heads
 from bert_jax.objectives import Batch, BatchShapes, labelled, metric_sums
@@ -15,31 +14,25 @@ _EXCLUDED = -1e9
 
 
 @dataclasses.dataclass(frozen=True)
-class Embedding(labelled.LabelledObjective):
+class Embedding(labelled.SeveralTexts):
     """Mean cross entropy of a row's second text among all other texts of the batch.
 
     A row has two texts that belong together, and perhaps a third text that does not
-    belong to the first. The first text is compared with the second and third texts of
-    all rows; logits are cosine similarities divided by the temperature. Source: SimCSE
-    (Gao et al. 2021), sections 3 and 4. Unlike there, a text is no negative example if
-    it equals the row's first text, or is the second text of any row with that first
-    text.
+    belong to the first; in predictions, one text. The first text is compared with the
+    second and third texts of all rows; logits are cosine similarities divided by the
+    temperature. Source: SimCSE (Gao et al. 2021), sections 3 and 4. Unlike there, a
+    text is no negative example if it equals the row's first text, or is the second text
+    of any row with that first text.
 
     Unlike in other objectives, the loss of a row depends on the other rows of its
     batch. Micro-batches would have fewer negatives, so the config refuses them.
     """
 
-    # Texts in a row, 2 or 3; a third text may be missing. Predictions have 1.
-    num_texts: int
     pool: str
     temperature: float
 
     loss_name = "contrastive_loss"
     label_types: ClassVar = {}
-
-    def token_shape(self, batch_size: int, length: int) -> tuple[int, ...]:
-        """Return [B, C, L]."""
-        return batch_size, self.num_texts, length
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return shapes and types. `texts` numbers the texts; a missing one has -1."""
@@ -56,26 +49,15 @@ class Embedding(labelled.LabelledObjective):
         forward = flops.encoder(self.encoder, length, positions=read)
         return self.num_texts * flops.training(forward)
 
-    def vectors(
-        self, params: Any, batch: Batch, dropout_keys: jax.Array | None = None
-    ) -> Float[Array, "B C D"]:
-        """Return the unit vector of each text."""
-        vectors = self.model.apply(
-            {"params": params},
-            labelled.flatten_texts(batch),
-            dropout_keys=labelled.text_keys(dropout_keys, self.num_texts),
-        )  # [B * C, D]
-        return vectors.reshape(-1, self.num_texts, vectors.shape[-1])
-
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return float32 unit vectors [B, C, D]."""
-        return {"vectors": self.vectors(params, batch)}
+        return {"vectors": self.of_texts(params, batch, None)}
 
     def logits(
         self, params: Any, batch: Batch, dropout_keys: jax.Array | None = None
     ) -> jax.Array:
         """Return float32 logits [B, B * (C - 1)] of the second and third texts."""
-        vectors, texts = self.vectors(params, batch, dropout_keys), batch["texts"]
+        vectors, texts = self.of_texts(params, batch, dropout_keys), batch["texts"]
         first, others = vectors[:, 0], vectors[:, 1:].reshape(-1, vectors.shape[-1])
         logits = jnp.matmul(first, others.T, precision="highest") / self.temperature
         candidates = texts[:, 1:].reshape(-1)  # [B * (C - 1)]

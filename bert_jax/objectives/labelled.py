@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, UInt32
+from jaxtyping import Array, Float, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import cross_entropy, flops, heads, randomness
@@ -120,20 +120,28 @@ class LabelledObjective:
         return sums | {"padding_fraction": padding}
 
 
-# ---- rows of several texts
+@dataclasses.dataclass(frozen=True)
+class SeveralTexts(LabelledObjective):
+    """Objective on rows of C texts, each of which is a sequence of its own.
 
+    Rows with fewer texts are padded with empty ones, which the attention mask excludes.
+    """
 
-def flatten_texts(batch: Batch) -> Inputs:
-    """Return the texts of rows [B, C, L] as rows of their own, [B * C, L]."""
-    return jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), Inputs.of(batch))
+    num_texts: int  # C
 
+    def token_shape(self, batch_size: int, length: int) -> tuple[int, ...]:
+        """Return [B, C, L]."""
+        return batch_size, self.num_texts, length
 
-def text_keys(
-    keys: UInt32[Array, " B"] | None, num_texts: int
-) -> UInt32[Array, " rows"] | None:
-    """Derive a dropout key for each text from the key of its row: [B * C]."""
-    if keys is None:
-        return None
-    keys = randomness.fold_in(keys, "choices")  # this name stays, for runs to resume
-    per_text = [randomness.fold_in(keys, number) for number in range(num_texts)]
-    return jnp.stack(per_text, axis=1).reshape(-1)
+    def of_texts(
+        self, params: Any, batch: Batch, keys: UInt32[Array, " B"] | None
+    ) -> Float[Array, "B C D"]:
+        """Return the output of the model for each text."""
+        texts = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), Inputs.of(batch))
+        if keys is not None:
+            # A key for each text. The name stays, so that runs resume.
+            keys = randomness.fold_in(keys, "choices")
+            by_text = [randomness.fold_in(keys, i) for i in range(self.num_texts)]
+            keys = jnp.stack(by_text, axis=1).reshape(-1)  # [B * C]
+        outputs = self.model.apply({"params": params}, texts, dropout_keys=keys)
+        return outputs.reshape(-1, self.num_texts, outputs.shape[-1])
