@@ -30,7 +30,10 @@ class TrainedModel:
     def __init__(self, source: str, metadata: metadata_lib.Metadata):
         self.source = source
         self.metadata = metadata
+        # Loaded parameters by path, and those that an ELECTRA's generator reads: it has
+        # the embeddings without the discriminator's differences.
         self._arrays: dict[str, jax.Array] = {}
+        self._generator_arrays: dict[str, jax.Array] = {}
         self._engines: dict[inference.Computation, inference.Engine] = {}
         self._mesh = sharding.make_mesh(config_lib.MeshConfig(), jax.devices()[:1])
 
@@ -86,22 +89,15 @@ class TrainedModel:
             head's purpose, such as "to fill blanks", and a hint.
         """
         if computation not in self._engines:
-            paths = self._load(computation)
-            if missing := [path for path in paths if path not in self._arrays]:
+            shapes = sharding.state_shapes(computation.init, self._mesh)
+            wanted = parameters.flatten(shapes)
+            params = self._load(wanted)
+            if missing := [path for path in wanted if path not in params]:
                 lacks = f"head {purpose}" if purpose else missing[0]
                 raise UserError(
                     f"{self.source} has no {lacks}: {self.description()}; "
                     f"{hint or 'use another checkpoint'}"
                 )
-            params = {path: self._arrays[path] for path in paths}
-            # An ELECTRA's generator has the embeddings without the differences.
-            if not any(map(lazy_checkpoint.is_of_generator, paths)):
-                for path in paths:
-                    difference = self._arrays.get(
-                        parameters.embedding_difference_path(path)
-                    )
-                    if difference is not None:
-                        params[path] += difference
             self._engines[computation] = inference.Engine(
                 computation,
                 parameters.unflatten(params),
@@ -110,23 +106,20 @@ class TrainedModel:
             )
         return self._engines[computation]
 
-    def _load(self, computation: inference.Computation) -> list[str]:
-        """Load parameters not loaded yet. Return all paths that `computation` reads."""
-        wanted = parameters.flatten(sharding.state_shapes(computation.init, self._mesh))
-        paths = [*wanted]
-        electra = self.saved_config("objective", config_lib.ReplacedTokensConfig)
-        if electra and electra.embedding_sharing != "tied":
-            # Both parts of the embeddings are loaded as they are stored.
-            differences = {
-                parameters.embedding_difference_path(p): s for p, s in wanted.items()
-            }
-            wanted |= {path: shape for path, shape in differences.items() if path}
-        wanted = {p: shape for p, shape in wanted.items() if p not in self._arrays}
-        if wanted:
+    def _load(self, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+        """Return the wanted parameters that the checkpoint has, by path."""
+        is_generator = any(map(lazy_checkpoint.is_of_generator, wanted))
+        arrays = self._generator_arrays if is_generator else self._arrays
+        new = {path: shape for path, shape in wanted.items() if path not in arrays}
+        if new and is_generator:
+            # Differences that are asked for, too, are not added to the embeddings.
+            for path, shape in wanted.items():
+                if difference := parameters.embedding_difference_path(path):
+                    new[difference] = shape
+        if new:
             source = restore.absolute(self.source)
-            loaded = checkpoints.load_params(source, parameters.unflatten(wanted))
-            self._arrays |= loaded.params
-        return paths
+            arrays |= checkpoints.load_params(source, parameters.unflatten(new)).params
+        return {path: arrays[path] for path in wanted if path in arrays}
 
 
 def _bucket_lengths(positions: int) -> list[int]:
