@@ -523,6 +523,6 @@ def test_command_prints_only_json():
 def test_mistakes_are_reported_in_one_line():
     large = "--config=configs/bert_large.py"
     got = commands.call("plan", large)
-    commands.assert_refused(got, "--topology is missing; give a slice, such as")
+    commands.assert_refused(got, "--topology is missing. Generation and chips")
     got = commands.call("plan", large, "--topology=v4:8x8x8")
     commands.assert_refused(got, "phases[0].batch_size=256 is not a multiple")

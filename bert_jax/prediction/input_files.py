@@ -69,6 +69,8 @@ def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
     Raises:
       UserError, Unavailable: See `read_lines`; or a column is missing.
     """
+    if text_b and not text_a:
+        raise UserError("text_b needs text_a, the column of the first texts")
     lines = read_lines(name)
     if not text_a:
         for _, line in lines:

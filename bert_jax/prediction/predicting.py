@@ -46,8 +46,6 @@ def predict(
         )
     if text_a and kind in _FIELDS:
         raise UserError(f"text_a does not apply to {kind}, which reads JSON lines")
-    if text_b and not text_a:
-        raise UserError("text_b needs text_a, the column of the first texts")
     if text_b and kind != "classification":
         raise UserError(f"text_b does not apply to {kind}, which reads single texts")
     if kind not in _FIELDS:

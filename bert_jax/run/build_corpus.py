@@ -123,10 +123,8 @@ def define_flags() -> None:
 
 def main() -> None:
     values = flags.FLAGS
-    path = command_line.required_flag(
-        "tokenizer", "give a folder from run.train_tokenizer or a vocab.txt"
-    )
-    output = command_line.required_flag("output", "give a folder, --output=DIR")
+    path = command_line.required_flag("tokenizer")
+    output = command_line.required_flag("output")
     runner = None
     if values.runner == "beam":
         runner = beam_runner(values.beam_options)

@@ -291,6 +291,17 @@ def define_checkpoint(run: str) -> None:
     flags.DEFINE_string("init_from", "", f"Workdir of a {run}, {hint}.")
 
 
+def define_texts() -> None:
+    """Define the flags of a file of texts, or of columns with texts in a file."""
+    flags.DEFINE_string(
+        "input",
+        "",
+        "File of texts, plain, .gz, .bz2, .xz or .zst, local or gs://; - reads stdin.",
+    )
+    flags.DEFINE_string("text_a", "", "Column with the texts, if the input is TSV.")
+    flags.DEFINE_string("text_b", "", "Column with the second texts, if there is one.")
+
+
 def define_processes() -> None:
     """Define the flags that identify this process among the run's processes."""
     hint = "Not needed on TPU and Slurm, and for a single process."
@@ -301,7 +312,7 @@ def define_processes() -> None:
 
 def start_training() -> str:
     """Return the workdir, after a restart with huge pages, before slow imports."""
-    folder = required_flag("workdir", "give a folder, --workdir=DIR")
+    folder = required_flag("workdir")
     if flags.FLAGS.huge_pages:
         huge_pages.restart()
     terminal.say("importing JAX")
@@ -348,8 +359,9 @@ def overrides() -> list[str]:
     return list(config_flags.get_override_values(flags.FLAGS["config"]))
 
 
-def required_flag(name: str, hint: str) -> str:
+def required_flag(name: str) -> str:
     """Return the value of a flag that must be given."""
-    if not flags.FLAGS[name].value:
-        raise UserError(f"--{name} is missing; {hint}")
-    return flags.FLAGS[name].value
+    flag = flags.FLAGS[name]
+    if not flag.value:
+        raise UserError(f"--{name} is missing. {flag.help}")
+    return flag.value

@@ -29,8 +29,8 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    source = command_line.required_flag("input", "give a checkpoint, --input=DIR")
-    output = command_line.required_flag("output", "give a new folder, --output=DIR")
+    source = command_line.required_flag("input")
+    output = command_line.required_flag("output")
     terminal.say("importing JAX")
     from bert_jax.interop import convert
 

@@ -34,10 +34,8 @@ def define_flags() -> None:
 
 def main() -> None:
     values = flags.FLAGS
-    checkpoint = command_line.required_flag(
-        "init_from", "give a checkpoint, --init_from=DIR"
-    )
-    output = command_line.required_flag("output", "give a new folder, --output=DIR")
+    checkpoint = command_line.required_flag("init_from")
+    output = command_line.required_flag("output")
     source = text_input.source()
     terminal.say("importing JAX")
     from bert_jax import extension

@@ -18,14 +18,8 @@ from bert_jax.run import command_line
 
 def define_flags() -> None:
     command_line.define_checkpoint("run")
-    flags.DEFINE_string(
-        "input",
-        "",
-        "File of texts, plain, .gz, .bz2, .xz or .zst, local or gs://; - reads stdin.",
-    )
+    command_line.define_texts()
     flags.DEFINE_string("output", "", "File that ends in .jsonl, .npz or .parquet.")
-    flags.DEFINE_string("text_a", "", "Column with the texts, if the input is TSV.")
-    flags.DEFINE_string("text_b", "", "Column with the second texts, if there is one.")
     flags.DEFINE_list(
         "layers",
         [],
@@ -50,13 +44,9 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    source = command_line.required_flag("init_from", "give a workdir, --init_from=DIR")
-    name = command_line.required_flag("input", "give a file of texts, --input=FILE")
-    output = command_line.required_flag(
-        "output", "give a file, --output=FILE.jsonl, .npz or .parquet"
-    )
-    if flags.FLAGS.text_b and not flags.FLAGS.text_a:
-        raise UserError("--text_b needs --text_a, the column of the first texts")
+    source = command_line.required_flag("init_from")
+    name = command_line.required_flag("input")
+    output = command_line.required_flag("output")
     try:
         layers = [int(layer) for layer in flags.FLAGS.layers]
     except ValueError as error:
@@ -82,7 +72,7 @@ def main() -> None:
         texts, truncated = feature_files.write(
             output, bar, layers, pooled=pool != "none"
         )
-    report = f"{texts:,} {'text' if texts == 1 else 'texts'} to {output}"
+    report = f"{terminal.count(texts, 'text')} to {output}"
     if truncated:
         report += f"; truncated because they were too long: {truncated:,}"
     terminal.say(report)

@@ -34,7 +34,7 @@ def define_flags() -> None:
 
 def main(texts: list[str]) -> None:
     """Print guesses or probabilities for the texts given as arguments or in a file."""
-    source = command_line.required_flag("init_from", "give a workdir, --init_from=DIR")
+    source = command_line.required_flag("init_from")
     following, file = flags.FLAGS.next, flags.FLAGS.file
     if not texts and not file:
         wanted = "a sentence" if following else "a sentence with [MASK] in it"

@@ -40,8 +40,8 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    source = command_line.required_flag("init_from", "give a workdir, --init_from=DIR")
-    name = command_line.required_flag("file", "give a file of pairs, --file=FILE.jsonl")
+    source = command_line.required_flag("init_from")
+    name = command_line.required_flag("file")
     output = flags.FLAGS.output
     if storage.is_remote(output):
         raise UserError(f"--output={output} must be a local folder")

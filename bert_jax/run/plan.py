@@ -90,9 +90,7 @@ def with_checkpoints(
 def main() -> int:
     values = flags.FLAGS
     config = command_line.read_config(config_lib.PretrainConfig)
-    name = command_line.required_flag(
-        "topology", "give a slice, such as --topology=v4:4x4x4"
-    )
+    name = command_line.required_flag("topology")
     terminal.say("importing JAX")
     from bert_jax import pretraining
     from bert_jax.corpus import mixture

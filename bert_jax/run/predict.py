@@ -19,18 +19,12 @@ from bert_jax.run import command_line
 
 def define_flags() -> None:
     command_line.define_checkpoint("fine-tuning run")
-    flags.DEFINE_string(
-        "input",
-        "",
-        "File of texts, plain, .gz, .bz2, .xz or .zst, local or gs://; - reads stdin.",
-    )
-    flags.DEFINE_string("text_a", "", "Column with the texts, if the input is TSV.")
-    flags.DEFINE_string("text_b", "", "Column with the second texts, if there is one.")
+    command_line.define_texts()
 
 
 def main() -> None:
-    source = command_line.required_flag("init_from", "give a workdir, --init_from=DIR")
-    name = command_line.required_flag("input", "give a file of texts, --input=FILE")
+    source = command_line.required_flag("init_from")
+    name = command_line.required_flag("input")
     terminal.say("importing JAX")
     from bert_jax import prediction
     from bert_jax.prediction import predicting

@@ -30,9 +30,7 @@ def define_flags() -> None:
 
 
 def main(others: list[str]) -> None:
-    folder = storage.path(
-        command_line.required_flag("workdir", "give the folder of a run, --workdir=DIR")
-    )
+    folder = storage.path(command_line.required_flag("workdir"))
     local = pathlib.Path() if storage.is_remote(folder) else folder
     default = pathlib.Path("compared.png") if others else local / "curves.png"
     if "://" in flags.FLAGS.output:

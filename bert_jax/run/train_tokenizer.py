@@ -37,7 +37,7 @@ def define_flags() -> None:
 
 def main() -> None:
     values = flags.FLAGS
-    output = command_line.required_flag("output", "give a folder, --output=DIR")
+    output = command_line.required_flag("output")
     storage.check_new_folder(output)
     source = text_input.source()
     lower_case, strip_accents = _normalisation(values.kind)
