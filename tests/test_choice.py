@@ -141,11 +141,6 @@ def test_json_lines(answer, index, tmp_path):
         ("a.jsonl", '{"question": "x", "choices": ["a", " "]}', "an answer is empty"),
         (
             "a.jsonl",
-            '{"question": "x", "choices": ["a", "a"], "answer": "a"}',
-            "line 1: several choices are 'a'; give the number of the answer, from 0",
-        ),
-        (
-            "a.jsonl",
             '{"question": "x", "choices": ["a", "b"], "answer": null}',
             "line 1: there is no answer",
         ),

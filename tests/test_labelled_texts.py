@@ -32,7 +32,6 @@ def refusal(path, *columns, **options):
         ("a.csv", b"text,label\n\nx,1,2\n", "a.csv, line 3: 3 fields, not 2"),
         ("a.csv", b'text,label\n"x,1\n', "a.csv: the row that begins in line 2 is no"),
         ("a.jsonl", b'{"text": "x", "label": 1}\n{"text"}\n', "line 2: not JSON: "),
-        ("a.jsonl", b'{"text": "x", "text": "y", "label": 1}\n', "fields of the same"),
         ("a.jsonl", b'{"text": ["x"], "label": 1}\n', 'text is ["x"], not a text'),
         ("a.jsonl", b'["x", 1]\n', "line 1: '[\"x\", 1]' is not a JSON object"),
         ("a.jsonl", b'{"text": "x", "label": NaN}\n', "label is NaN, not a label"),

@@ -281,12 +281,10 @@ def test_the_probability_that_a_text_follows(model):
         ([], "there is no text; give a sentence with [MASK] in it, in quotes, or"),
         (["ab"], "there is no [MASK] in 'ab'"),
         (["[Mask] a"], "no [MASK] in '[Mask] a'; write [MASK] instead of [Mask]"),
-        (["[MASK]", "--next=ab"], "--next needs texts without [MASK], got"),
-        (["ab", "--next=ab", "--top=2"], "--top does not go with --next"),
         (["[MASK]" * 39], "has 41 tokens, the model has 40 positions"),
         (["--file=/nowhere"], "cannot read /nowhere: No such file or directory"),
         (["--file={lines}"], "lines.txt, line 2: there is no [MASK] in ''"),
-        (["--file={lines}", "--next=ab"], "lines.txt, line 1: --next needs texts"),
+        (["--file={lines}", "--next=ab"], "lines.txt, line 2: '' has no tokens"),
         (["--file={long}"], "long.txt, line 3: '[MASK][MASK]"),
     ],
 )

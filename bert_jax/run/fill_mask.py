@@ -19,7 +19,6 @@ from absl import flags
 from bert_jax import terminal
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
-from bert_jax.tokenizer.special_tokens import MASK
 
 _WINDOW = 256  # texts that are read ahead
 
@@ -27,8 +26,9 @@ _WINDOW = 256  # texts that are read ahead
 def define_flags() -> None:
     command_line.define_checkpoint("pretraining run")
     flags.DEFINE_string("file", "", "File with a text in each line; - reads stdin.")
-    flags.DEFINE_string("next", "", "Print the probability that this text follows "
-                        "each text. Blanks are refused.")  # fmt: skip
+    flags.DEFINE_string(
+        "next", "", "Print the probability that this text follows each text."
+    )
     flags.DEFINE_integer("top", 5, "Guesses for each blank.", lower_bound=1)
 
 
@@ -39,8 +39,6 @@ def main(texts: list[str]) -> None:
     if not texts and not file:
         wanted = "a sentence" if following else "a sentence with [MASK] in it"
         raise UserError(f"there is no text; give {wanted}, in quotes, or --file=FILE")
-    if following and flags.FLAGS["top"].present:
-        raise UserError("--top does not go with --next, which prints no guesses")
     terminal.say("importing JAX")
     from bert_jax import prediction
     from bert_jax.prediction import filling, input_files
@@ -53,10 +51,6 @@ def main(texts: list[str]) -> None:
         texts = [text for _, text in window]
         try:
             if following:
-                for text in (following, texts[0]):
-                    if MASK in text:
-                        reason = f"--next needs texts without {MASK}, got {text!r}"
-                        raise prediction.TextError(0, reason)
                 probability = model.next_probability(texts[0], following)
                 print(f"{probability:6.1%}  {terminal.printable(texts[0])}")
                 continue

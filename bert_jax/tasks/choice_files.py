@@ -177,13 +177,8 @@ def _find_answer(where: str, choices: list[str], answer: object) -> int:
     letters = [chr(ord("A") + i) for i in range(len(choices))]
     # A text before a letter: the choices may be letters.
     for names in (choices, letters):
-        if names.count(answer) == 1:
+        if answer in names:
             return names.index(answer)
-        if names.count(answer) > 1:
-            raise UserError(
-                f"{where}: several choices are {task_files.shorten(answer)}; give the "
-                "number of the answer, from 0, or its letter"
-            )
     hint = " (without quotes)" * (isinstance(answer, str) and answer.isdecimal())
     raise UserError(
         f"{where}: the answer {task_files.shorten(answer)} is none of the "

@@ -183,10 +183,10 @@ def json_object(text: str, where: str) -> dict[str, Any]:
     """Parse a JSON object.
 
     Raises:
-      UserError: The text is no JSON object, repeats a name, or has a lone surrogate.
+      UserError: The text is no JSON object, or has a lone surrogate.
     """
     try:
-        fields = json.loads(text, object_pairs_hook=_unique_names)
+        fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not JSON: {error}") from error
     if has_lone_surrogate(json.dumps(fields, ensure_ascii=False)):
@@ -199,13 +199,6 @@ def json_object(text: str, where: str) -> dict[str, Any]:
 def has_lone_surrogate(text: str) -> bool:
     """Return whether a text has half of a character, which only JSON can write."""
     return re.search("[\ud800-\udfff]", text) is not None
-
-
-def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("an object has two fields of the same name")
-    return fields
 
 
 def find_column(where: str, header: Sequence[str], name: str, advice: str = "") -> int:
