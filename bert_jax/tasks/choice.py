@@ -59,7 +59,7 @@ class Choice:
 
     def scores(self, name: str, predictions: Probabilities) -> dict[str, float]:
         """Return the accuracy, if the file has answers."""
-        if not self._files[name].is_answered:
+        if not self.held_out[name]["weights"].all():
             return {}
         is_true = list(map(np.argmax, predictions)) == self.held_out[name]["labels"]
         return {"accuracy": float(is_true.mean())}

@@ -51,11 +51,6 @@ class File:
     questions: list[Question]
     skipped: int = 0
 
-    @property
-    def is_answered(self) -> bool:
-        """True if all correct answers are known."""
-        return all(question.answer != UNKNOWN for question in self.questions)
-
 
 def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
     """Read a file in one of the formats of this module.
