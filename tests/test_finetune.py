@@ -297,7 +297,9 @@ def test_the_command_asks_for_what_is_missing(pretrained, task, tmp_path):
     assert_refused(refused, "pass --config.task.train=FILE.tsv")
     tagger = f"--config={ROOT}/configs/tagger.py"
     refused = call("finetune_classifier", tagger, *flags)
-    assert_refused(refused, "is not 'classification'; use run.finetune_tagger for this")
+    assert_refused(
+        refused, "for 'tagging', not 'classification'; use run.finetune_tagger"
+    )
 
 
 def test_counts_of_a_description_are_listed():

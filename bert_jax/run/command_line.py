@@ -327,11 +327,13 @@ def start_processes() -> None:
     processes.start(values.coordinator_address, values.num_processes, values.process_id)
 
 
-def read_config(cls: type[T]) -> T:
+def read_config(cls: type[T], kind: str = "") -> T:
     """Return the config: the recipe with the overrides of the command line.
 
+    `kind` is the kind of the task, if the program fine-tunes.
+
     Raises:
-      UserError: The recipe is missing, or is not a valid config of this class.
+      UserError: The recipe is missing, or is not a valid config of this kind.
     """
     flag = flags.FLAGS["config"]
     if flag.value is None or not flag.config_filename:
@@ -344,12 +346,13 @@ def read_config(cls: type[T]) -> T:
             )
     with _reported_flag_errors():
         recipe = flag.value.copy_and_resolve_references()
-    kind = recipe.get("kind", cls.kind)
-    command = _COMMANDS.get(recipe.task.kind if kind == "finetuning" else kind)
-    if kind != cls.kind and command:
+    kind, given = kind or cls.kind, recipe.get("kind")
+    if given == "finetuning":
+        given = recipe.task.kind
+    if given != kind and given in _COMMANDS:
         raise UserError(
-            f"{flag.config_filename} is a config for {kind!r}, not {cls.kind!r}; use "
-            f"{command}"
+            f"{flag.config_filename} is a config for {given!r}, not {kind!r}; use "
+            f"{_COMMANDS[given]}"
         )
     return config_lib.from_configdict(cls, recipe)
 

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable
 
 from bert_jax import config as config_lib
-from bert_jax.errors import UserError
 from bert_jax.run import command_line
 
 
@@ -20,12 +19,7 @@ def _define_flags(recipe: str) -> None:
 
 
 def _main(kind: str) -> None:
-    config = command_line.read_config(config_lib.FinetuneConfig)
-    if config.task.kind != kind:
-        raise UserError(
-            f"task.kind={config.task.kind!r} is not {kind!r}; use "
-            f"{config_lib.FINETUNE_COMMANDS[config.task.kind]} for this recipe"
-        )
+    config = command_line.read_config(config_lib.FinetuneConfig, kind)
     folder = command_line.start_training()
     from bert_jax import finetuning
     from bert_jax.training import processes
