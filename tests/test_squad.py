@@ -55,14 +55,15 @@ TWICE = questions.paragraph("a b", [("what", "b")])
 def test_a_file_that_is_not_json_is_refused_as_such(tmp_path):
     path = tmp_path / "lines.jsonl"
     path.write_text('{"id": "q0"}\n{"id": "q1"}\n')
-    with pytest.raises(UserError, match="lines.jsonl: not a JSON file of SQuAD: Extra"):
+    with pytest.raises(UserError, match="lines.jsonl: not JSON: Extra data"):
         reader.read(path, no_answers=False)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "FILE has a field of a wrong type: list indices"),
+        ([], "FILE: '[]' is not a JSON object"),
+        ({"data": [[]]}, "FILE: data[0] has a field of a wrong type: list indices"),
         ({"data": []}, "FILE has no questions"),
         ({"data": [{}]}, "FILE: data[0]: the field 'paragraphs' of SQuAD is missing"),
         (

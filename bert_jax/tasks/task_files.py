@@ -19,11 +19,6 @@ from bert_jax import io_errors, storage, terminal
 from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
 
-LONE_SURROGATE = (
-    r"a text has half of a character: a lone surrogate, such as \ud83d without \ude00 "
-    "after it"
-)
-
 
 def paths_by_set(config: Any, advice: str) -> dict[str, str]:
     """Return the files of a task by set: "train", "eval" and maybe "test"."""
@@ -183,22 +178,20 @@ def json_object(text: str, where: str) -> dict[str, Any]:
     """Parse a JSON object.
 
     Raises:
-      UserError: The text is no JSON object, or has a lone surrogate.
+      UserError: The text is no JSON object, or has half of a character.
     """
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not JSON: {error}") from error
-    if has_lone_surrogate(json.dumps(fields, ensure_ascii=False)):
-        raise UserError(f"{where}: {LONE_SURROGATE}")
     if not isinstance(fields, dict):
         raise UserError(f"{where}: {shorten(text)} is not a JSON object")
+    if re.search("[\ud800-\udfff]", json.dumps(fields, ensure_ascii=False)):
+        raise UserError(
+            f"{where}: a text has half of a character: a lone surrogate, such as "
+            r"\ud83d without \ude00 after it"
+        )
     return fields
-
-
-def has_lone_surrogate(text: str) -> bool:
-    """Return whether a text has half of a character, which only JSON can write."""
-    return re.search("[\ud800-\udfff]", text) is not None
 
 
 def find_column(where: str, header: Sequence[str], name: str, advice: str = "") -> int:

@@ -5,7 +5,6 @@ A file has articles, which have paragraphs. A paragraph has a context and questi
 """
 
 import dataclasses
-import json
 import os
 from typing import Any
 
@@ -45,8 +44,8 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
     """
     examples: dict[str, Example] = {}
     where = os.fspath(path)
+    content = task_files.json_object(task_files.read(path), where)
     try:
-        content = json.loads(task_files.read(path))
         for i, article in enumerate(content["data"]):
             where = article_location = f"{path}: data[{i}]"
             for paragraph in article["paragraphs"]:
@@ -69,9 +68,7 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
         raise UserError(f"{where}: the field {error} of SQuAD is missing") from error
     except TypeError as error:
         raise UserError(f"{where} has a field of a wrong type: {error}") from error
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: not a JSON file of SQuAD: {error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"cannot read {where}: {error}") from error
     if not examples:
         raise UserError(f"{path} has no questions")
@@ -105,6 +102,4 @@ def _text(fields: Any, name: str) -> str:
     text = fields[name]
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{name!r} is {task_files.shorten(text)}, not a text")
-    if task_files.has_lone_surrogate(text):
-        raise ValueError(f"{name!r}: {task_files.LONE_SURROGATE}")
     return text
