@@ -4,6 +4,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from bert_jax import io_errors, terminal
 from bert_jax.corpus import file_kinds
@@ -55,6 +56,13 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
         raise io_errors.explain(error, f"cannot read {shown}: {reason}") from error
     if not number:
         raise UserError(f"{shown} has no lines")
+
+
+def read_objects(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of JSON lines, each after its place; see `read_lines`."""
+    for where, line in read_lines(name):
+        if line.strip():
+            yield where, task_files.json_object(line, where)
 
 
 def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:

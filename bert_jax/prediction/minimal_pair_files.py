@@ -12,7 +12,6 @@ from matplotlib import figure
 from bert_jax import terminal
 from bert_jax.errors import UserError
 from bert_jax.prediction import input_files
-from bert_jax.tasks import task_files
 
 GOOD, BAD = "sentence_good", "sentence_bad"  # fields of BLiMP's files
 ALL = "all pairs"
@@ -41,15 +40,8 @@ class Accuracy:
 
 
 def read(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the pairs of a file of JSON lines, each after its place.
-
-    A place is a text such as "a.jsonl, line 3". See `input_files.read_lines` for the
-    name.
-    """
-    for where, line in input_files.read_lines(name):
-        if not line.strip():
-            continue
-        fields = task_files.json_object(line, where)
+    """Yield the pairs of a file; see `input_files.read_objects`."""
+    for where, fields in input_files.read_objects(name):
         for field in (GOOD, BAD):
             if not isinstance(fields.get(field), str):
                 raise UserError(f"{where} has no text {field!r}")

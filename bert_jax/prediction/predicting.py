@@ -13,7 +13,6 @@ from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
 from bert_jax.prediction import input_files, text_inputs
 from bert_jax.prediction.model import Model
-from bert_jax.tasks import task_files
 
 # Examples whose rows are in memory at once.
 _WINDOW = 1024
@@ -86,10 +85,7 @@ def _check_has_texts(name: str, text_a: str) -> None:
 
 def _examples(kind: str, name: str, text_a: str, text_b: str) -> Iterator[Place]:
     if kind in _FIELDS:
-        for where, line in input_files.read_lines(name):
-            if not line.strip():
-                continue
-            asked = task_files.json_object(line, where)
+        for where, asked in input_files.read_objects(name):
             if missing := [f for f in _FIELDS[kind] if f not in asked]:
                 raise UserError(f"{where}: the field {missing[0]!r} is missing")
             if kind == "choice" and not isinstance(asked["choices"], list):
