@@ -32,7 +32,6 @@ from bert_jax.errors import UserError
 from bert_jax.prediction.features import Features
 
 _TEXTS = 16  # per row group of Parquet; 1024 if pooled
-_BLOCK = 1 << 16  # tokens that are copied at once
 
 
 def check_name(name: str) -> None:
@@ -112,17 +111,18 @@ def _write_npz(
     pooled: bool,
 ) -> None:
     """Write arrays via temporary files, because an array begins with its shape."""
-    starts, vocabulary = array.array("q", [0]), {}
+    starts, ids, vocabulary = array.array("q", [0]), array.array("i"), {}
     shape: tuple[int, ...] = ()
     make_file = functools.partial(tempfile.TemporaryFile, dir=path.parent)
-    with make_file() as values, make_file() as ids, make_file() as tokens:
+    with make_file() as values, make_file() as tokens:
         for each in features:
             values.write(np.ascontiguousarray(each.values, np.float32))
             shape = each.values.shape[-2:]
             starts.append(starts[-1] + (1 if pooled else len(each.tokens)))
             if not pooled:
-                used = [vocabulary.setdefault(t, len(vocabulary)) for t in each.tokens]
-                ids.write(np.array(used, np.int32))
+                ids.extend(
+                    vocabulary.setdefault(t, len(vocabulary)) for t in each.tokens
+                )
         values.flush()
         shape = starts[-1], *shape
         arrays = {
@@ -130,12 +130,9 @@ def _write_npz(
             "values": np.memmap(values, np.float32, "r", shape=shape),
         }
         if not pooled:
-            ids.flush()
-            words, indices = np.array(list(vocabulary)), np.memmap(ids, np.int32, "r")
-            written = np.memmap(tokens, words.dtype, "w+", shape=len(indices))
-            for begin in range(0, len(indices), _BLOCK):
-                block = slice(begin, begin + _BLOCK)
-                written[block] = words[indices[block]]
+            words = np.array(list(vocabulary))
+            written = np.memmap(tokens, words.dtype, "w+", shape=len(ids))
+            np.take(words, ids, out=written, mode="clip")  # "raise" would copy all
             arrays |= {"starts": np.array(starts), "tokens": written}
         with open(path, "wb") as stream:
             np.savez(stream, **arrays)

@@ -72,12 +72,8 @@ class HiddenStates(text_inputs.TextComputation):
         return {"values": values}
 
 
-def _check(asked: HiddenStates, length: int, least: int, batch_size: int) -> None:
+def _check(asked: HiddenStates, length: int, least: int) -> None:
     depth, positions = asked.encoder.num_layers, asked.encoder.max_position_embeddings
-    if batch_size < 1:
-        raise UserError(f"batch_size={batch_size} must be at least 1")
-    if not asked.layers:
-        raise UserError("layers is empty; give at least one, such as -1")
     for layer in asked.layers:
         if not -depth - 1 <= layer <= depth:
             raise UserError(
@@ -125,7 +121,7 @@ def extract(
     layers = tuple(map(operator.index, layers))
     asked = HiddenStates(model.encoder, layers, pool)
     least = 2 + len(model.tokenizer.pair_separators)  # special tokens of a pair
-    _check(asked, length, least, batch_size)
+    _check(asked, length, least)
     length = length or model.encoder.max_position_embeddings
     return _stream(model, asked, texts, length, batch_size)
 
