@@ -186,12 +186,6 @@ def _encode(
 
     With words, there is an array `words` [R, L], the number of the word of each token.
     """
-    for index, pair in window:
-        if isinstance(pair, str):
-            quoted = text_inputs.shortened(pair)
-            raise text_inputs.TextError(
-                index, f"expected a pair of texts, got {quoted}"
-            )
     pairs = text_inputs.pairs_of([pair for _, pair in window], first=window[0][0])
     sentences = [sentence for pair in pairs for sentence in pair]
     encoded = model.tokenizer.encode_batch(sentences)
