@@ -5,7 +5,6 @@ negative numbers mean the same as here.
 """
 
 import dataclasses
-import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -131,17 +130,14 @@ def _windows(
 ) -> Iterator[list[tuple[str, str]]]:
     """Yield windows of pairs to sort by length: whole batches, bounded in size."""
     vector_bytes = 4 * len(asked.layers) * asked.encoder.hidden_size
-    texts, window, size, read = iter(texts), [], 0, 0
-    while batch := list(itertools.islice(texts, batch_size)):
-        pairs = text_inputs.pairs_of(batch, read)
-        window += pairs
-        read += len(batch)
+    window, size = [], 0
+    for index, text in enumerate(texts):
+        window += text_inputs.pairs_of([text], index)
         # A text has rarely more tokens than characters.
-        tokens = [
-            1 if asked.pool != "none" else min(length, len(a + b)) for a, b in pairs
-        ]
-        size += vector_bytes * sum(tokens)
-        if size >= _WINDOW_BYTES or len(window) == WINDOW_BATCHES * batch_size:
+        characters = sum(map(len, window[-1]))
+        size += vector_bytes * (1 if asked.pool != "none" else min(length, characters))
+        is_full = size >= _WINDOW_BYTES or len(window) == WINDOW_BATCHES * batch_size
+        if is_full and len(window) % batch_size == 0:
             yield window
             window, size = [], 0
     if window:
