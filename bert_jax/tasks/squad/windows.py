@@ -50,32 +50,24 @@ def make(
     offsets = {
         c: np.array(e.offsets, np.int32).reshape(-1, 2) for c, e in encodings.items()
     }
-    rows, spans, has_most_context = [], [], []
+    firsts, seconds, spans, has_most_context = [], [], [], []
     for number, (tokens, context) in enumerate(
         zip(encoded_questions, contexts, strict=True)
     ):
-        ids = encodings[context].ids
-        prefix = [
-            tokenizer.cls_id,
-            *tokens[: config.max_question],
-            *tokenizer.pair_separators,
-        ]
-        parts = _spans(len(ids), config.length - len(prefix) - 1, config.stride)
+        ids, asked = encodings[context].ids, tokens[: config.max_question]
+        first = 1 + len(asked) + len(tokenizer.pair_separators)
+        parts = _spans(len(ids), config.length - first - 1, config.stride)
         best = _window_with_most_context(parts, len(ids))
         for i, (token, count) in enumerate(parts):
             part = slice(token, token + count)
-            rows.append([*prefix, *ids[part], tokenizer.sep_id])
-            spans.append((number, len(prefix), token, count))
-            has_most_context.append([*[0] * len(prefix), *(best[part] == i)])
+            firsts.append(asked)
+            seconds.append(ids[part])
+            spans.append((number, first, token, count))
+            has_most_context.append([*[0] * first, *(best[part] == i)])
     question, first, token, count = np.array(spans, np.int32).reshape(-1, 4).T
-    input_ids, mask = token_rows.pad(rows, config.length, tokenizer.pad_id)
-    is_second = np.arange(config.length) >= first[:, None]  # [W, L]
+    rows, _ = token_rows.join_pairs(firsts, seconds, tokenizer, config.length)
     return Windows(
-        rows={
-            "input_ids": input_ids,
-            "segment_ids": (is_second & mask).astype(np.int32),
-            "attention_mask": mask,
-        },
+        rows=rows,
         question=question,
         first=first,
         token=token,
