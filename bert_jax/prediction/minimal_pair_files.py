@@ -1,11 +1,10 @@
 """Files of minimal pairs, and the accuracy of a model on them."""
 
-import dataclasses
 import json
 import pathlib
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib import figure
 
@@ -17,26 +16,21 @@ GOOD, BAD = "sentence_good", "sentence_bad"  # fields of BLiMP's files
 ALL = "all pairs"
 
 
-@dataclasses.dataclass(frozen=True)
-class Accuracy:
+class Accuracy(NamedTuple):
     """Share of pairs whose acceptable sentence has the higher score."""
 
     pairs: int
-    # Number of pairs whose acceptable sentence has the higher score. Equal scores are
-    # wrong.
-    right: int
+    right: int  # Pairs with equal scores are wrong.
+    accuracy: float
+    standard_error: float | None  # for independent pairs; None for one pair
 
-    @property
-    def accuracy(self) -> float:
-        """Share of right pairs."""
-        return self.right / self.pairs
 
-    @property
-    def standard_error(self) -> float | None:
-        """Standard error of the accuracy, for independent pairs; None for one pair."""
-        if self.pairs == 1:
-            return None
-        return (self.accuracy * (1 - self.accuracy) / self.pairs) ** 0.5
+def measure(is_right: Sequence[bool]) -> Accuracy:
+    """Return the accuracy on one pair or more."""
+    pairs, right = len(is_right), sum(is_right)
+    share = right / pairs
+    error = (share * (1 - share) / pairs) ** 0.5 if pairs > 1 else None
+    return Accuracy(pairs, right, share, error)
 
 
 def read(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -58,12 +52,13 @@ def accuracies(
     The scores are those of both sentences of each pair. The field `group_by` has the
     group of a pair; pairs without it are in no group.
     """
-    right: dict[str, list[bool]] = {}
-    for pair, (good, bad) in zip(pairs, scores, strict=True):
+    is_right = [good > bad for good, bad in scores]
+    groups: dict[str, list[bool]] = {}
+    for pair, right in zip(pairs, is_right, strict=True):
         if group_by in pair:
-            right.setdefault(str(pair[group_by]), []).append(good > bad)
-    groups = {name: Accuracy(len(x), sum(x)) for name, x in sorted(right.items())}
-    return groups | {ALL: Accuracy(len(scores), sum(g > b for g, b in scores))}
+            groups.setdefault(str(pair[group_by]), []).append(right)
+    measured = {name: measure(group) for name, group in sorted(groups.items())}
+    return measured | {ALL: measure(is_right)}
 
 
 def table(measured: dict[str, Accuracy]) -> str:
@@ -108,11 +103,7 @@ def write(
         for pair, (good, bad) in zip(pairs, scores, strict=True):
             line = pair | {"score_good": good, "score_bad": bad}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    results = {
-        name: dataclasses.asdict(x)
-        | {"accuracy": x.accuracy, "standard_error": x.standard_error}
-        for name, x in measured.items()
-    }
+    results = {name: x._asdict() for name, x in measured.items()}
     (folder / "accuracy.json").write_text(json.dumps(results, indent=2) + "\n")
     with warnings.catch_warnings():
         # Letters that the font lacks are drawn as boxes.
