@@ -28,19 +28,32 @@ _WINDOW = 256  # pairs whose rows are in memory at once
 _BATCH_SIZE = 256  # rows of mostly less than 32 tokens
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedToken(MaskedTokens):
-    """Log-probability of one masked token of each row."""
+    """Log-probability of one token of each row, which is masked.
+
+    If a batch has `words`, the number of the word of each token, later tokens of the
+    same word are masked, too.
+    """
+
+    mask_id: int
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         shapes = super().batch_shapes(batch_size, length)
-        return shapes | {"mlm_labels": shapes["mlm_positions"]}
+        return shapes | {"words": shapes["input_ids"]}
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return scores [B]."""
-        logits = self.logits(params, batch)  # [B, 1, V]
-        loss, _ = cross_entropy.compare(logits, batch["mlm_labels"])  # [B, 1]
-        return {"score": -loss[:, 0]}
+        ids, positions = batch["input_ids"], batch["mlm_positions"]
+        indices = jnp.arange(ids.shape[1])
+        is_masked = indices == positions  # [B, L]
+        if (words := batch.get("words")) is not None:
+            same_word = words == jnp.take_along_axis(words, positions, axis=1)
+            is_masked = same_word & (indices >= positions)
+        labels = jnp.take_along_axis(ids, positions, axis=1)  # [B, 1]
+        masked = jnp.where(is_masked, self.mask_id, ids)
+        logits = self.logits(params, batch | {"input_ids": masked})  # [B, 1, V]
+        return {"score": -cross_entropy.compare(logits, labels)[0][:, 0]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +148,7 @@ def score_pairs(
       UserError: The checkpoint or its objective cannot score sentences.
     """
     computation = _computation(model, generator)
-    is_masked = isinstance(computation, MaskedToken)
-    if within_word and not is_masked:
+    if within_word and not isinstance(computation, MaskedToken):
         raise UserError(
             f"within_word applies to masked tokens only; {model.description()}"
         )
@@ -150,12 +162,10 @@ def score_pairs(
     while window := list(itertools.islice(remaining, _WINDOW)):
         rows = _encode(model, window, within_word)  # a row for each sentence
         owners = np.arange(2 * len(window))
-        if is_masked or isinstance(computation, PermutedToken):
+        if "mlm_positions" in computation.model_arguments:  # a row for each token
             owners, positions = np.nonzero(_is_inside(rows["attention_mask"]))
             rows = {name: values[owners] for name, values in rows.items()}
             rows["mlm_positions"] = positions[:, None].astype(np.int32)  # [R, 1]
-        if is_masked:
-            rows = _mask(rows, model.tokenizer.mask_id)
         scores = np.zeros(2 * len(window))
         np.add.at(scores, owners, engine.outputs(rows, _BATCH_SIZE)["score"])
         yield from map(tuple, scores.reshape(-1, 2).tolist())
@@ -166,15 +176,15 @@ def _computation(model: TrainedModel, generator: bool) -> text_inputs.TextComput
     electra = model.saved_config("objective", config_lib.ReplacedTokensConfig)
     if generator and not electra:
         raise UserError(f"generator applies to ELECTRA only; {model.description()}")
-    if electra:
-        electra_generator = electra.generator(model.encoder)
-        computation = MaskedToken if generator else NothingReplaced
-        return computation(model.encoder, electra_generator)
+    architecture = electra and electra.generator(model.encoder)
+    if electra and not generator:
+        return NothingReplaced(model.encoder, architecture)
     if model.saved_config("objective", config_lib.CausalLmConfig):
         return LeftToRight(model.encoder)
     if model.saved_config("objective", config_lib.PermutationLmConfig):
         return PermutedToken(model.encoder)
-    return MaskedToken(model.encoder)
+    mask_id = model.tokenizer.mask_id
+    return MaskedToken(model.encoder, architecture, mask_id=mask_id)
 
 
 def _encode(
@@ -203,19 +213,3 @@ def _encode(
         words = [[0, *numbers] for numbers in model.tokenizer.words(sentences)]
         rows["words"] = token_rows.pad(words, length, 0)[0]
     return rows
-
-
-def _mask(rows: Arrays, mask_id: int) -> Arrays:
-    """Mask the token at the position of each row; it becomes the label.
-
-    If there are `words`, later tokens of the same word are masked, too.
-    """
-    rows = dict(rows)
-    ids, positions = rows["input_ids"], rows["mlm_positions"]
-    is_masked = np.arange(ids.shape[1]) == positions  # [R, L]
-    if (words := rows.pop("words", None)) is not None:
-        same_word = words == np.take_along_axis(words, positions, axis=1)
-        is_masked = same_word & (np.arange(ids.shape[1]) >= positions)
-    labels = np.take_along_axis(ids, positions, axis=1)  # [R, 1]
-    masked = np.where(is_masked, np.int32(mask_id), ids)
-    return rows | {"input_ids": masked, "mlm_labels": labels}
