@@ -35,12 +35,9 @@ def main() -> None:
     from bert_jax.interop import convert
 
     converted = convert.convert(source, output, flags.FLAGS.to)
-    for name in converted.written:
-        print(f"written  {name}")
-    for name in converted.missing:
-        print(f"missing  {name}")
-    for name in converted.ignored:
-        print(f"ignored  {name}")
+    for kind in ("written", "missing", "ignored"):
+        for name in getattr(converted, kind):
+            print(f"{kind}  {name}")
     terminal.say(
         f"{output}: {converted.name or 'parameters'}, {len(converted.written)} arrays; "
         f"missing: {len(converted.missing)}, ignored: {len(converted.ignored)}"
