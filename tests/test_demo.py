@@ -126,9 +126,9 @@ def test_a_report_without_next_sentence():
     )
     got = report.table(results)
     assert "3.00" in got and "next sentence" not in got.partition("The task")[0]
-    ordered = dataclasses.replace(results, held_out=single | {"sop_accuracy": 0.625})
-    expected = "sentence order, accuracy      62.5%                  50.0%  chance"
-    assert expected in report.table(ordered)
+    both = dataclasses.replace(results, held_out=single | {"nsp_accuracy": 0.625})
+    expected = "next sentence, accuracy       62.5%                  50.0%  chance"
+    assert expected in report.table(both)
 
 
 def test_the_default_recipe_is_found_from_any_folder(tmp_path):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from matplotlib import figure
 
-from bert_jax import config as config_lib
 from bert_jax import prediction
 from bert_jax.corpus import shards
 from bert_jax.data import chunks
@@ -20,11 +19,7 @@ from bert_jax.training import curves
 PRETRAINED, RANDOM = "pretrained", "random"
 # Folder in the workdir for a demo of the recipe's variant of this name.
 BERT = "bert"
-_PAIR_TASKS = {
-    f"{short}_accuracy": name.replace("_", " ")
-    for name, short in config_lib.PAIR_TASKS.items()
-}
-_HELD_OUT = ("mlm_loss", "mlm_accuracy", *_PAIR_TASKS)
+_HELD_OUT = ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +78,9 @@ def draw(
     `finetuned` has the records of each seed, by initial weights. Pretraining with
     BERT's recipe, `bert_records`, is drawn as dashed lines.
     """
-    baselines = dict.fromkeys(_PAIR_TASKS, (0.5, "chance")) | {
+    baselines = {
         "mlm_accuracy": (results.most_frequent_token, "most frequent token"),
+        "nsp_accuracy": (0.5, "chance"),
     }
     return curves.draw(
         pretrained,
@@ -111,11 +107,11 @@ def table(results: Results) -> str:
             f"{held_out['mlm_accuracy']:.1%}",
             f"{results.most_frequent_token:.1%}  always the most frequent token",
         ),
-        *(
-            (f"{task}, accuracy", f"{held_out[name]:.1%}", "50.0%  chance")
-            for name, task in _PAIR_TASKS.items()
-            if name in held_out
-        ),
+    ]
+    if "nsp_accuracy" in held_out:
+        accuracy = f"{held_out['nsp_accuracy']:.1%}"
+        rows.append(("next sentence, accuracy", accuracy, "50.0%  chance"))
+    rows += [
         ("", "", ""),
         ("fine-tuned", "from the checkpoint", "from random weights"),
         (f"accuracy, mean of {len(random)} seeds", _mean(pretrained), _mean(random)),
