@@ -80,8 +80,8 @@ def read(path: pathlib.Path) -> ConfigFile:
     file = family.read_older(JsonFile(path, values))
     named = file.values.get("architectures") or [""]
     name = named[0] if isinstance(named, list) else named
-    classes = {each.name for each in family.classes.values()}
-    known = sorted(classes.union(family.encoder_only))
+    further = {family.class_prefix + end for end in family.encoder_only}
+    known = sorted(further.union(map(family.class_name, family.classes)))
     if name and name not in known:
         raise UserError(
             f"{path}: unknown class {name!r} in architectures; for {family.title}, "
@@ -95,7 +95,7 @@ def read_tensorflow(path: pathlib.Path, family: Family) -> ConfigFile:
     file = JsonFile(path, json_files.read(path))
     config = encoder(file, TENSORFLOW_ACTIVATIONS, family)
     # Only run_classifier.py has variables named output_weights.
-    return ConfigFile(file, family, family.classes[CLASSIFICATION].name, config)
+    return ConfigFile(file, family, family.class_name(CLASSIFICATION), config)
 
 
 def encoder(
@@ -206,9 +206,9 @@ def _architecture(config: config_lib.EncoderConfig, spec: ModelSpec) -> dict[str
     }
     del fields["first_global_layer"]
     head = dataclasses.asdict(fields.pop("prediction_head"))
-    if any(path.endswith("/output_embedding") for path in spec.model_class.parts):
+    if any(path.endswith("/output_embedding") for path in spec.parts):
         activation = head["activation"] or config.activation
-        head["activation"] = spec.model_class.head_activation or activation
+        head["activation"] = spec.family.head_activation(spec.purpose) or activation
         head["width"] = head["width"] or config.embedding_columns
         fields |= {f"prediction_head.{name}": head[name] for name in head}
     pooler = dataclasses.asdict(fields.pop("pooler"))

@@ -128,8 +128,7 @@ def _arrays(
 def _huggingface(
     checkpoint: LazyCheckpoint, spec: ModelSpec, folder: pathlib.Path
 ) -> list[str]:
-    is_bare = spec.name == spec.family.classes[BARE].name
-    prefix = spec.family.prefix if is_bare else ""
+    prefix = spec.family.prefix if spec.purpose == BARE else ""
     zeros = _arrays(checkpoint, spec, as_zeros=True)
     shapes = {name.removeprefix(prefix): array.shape for name, array in zeros}
     shapes = dict(sorted(shapes.items()))

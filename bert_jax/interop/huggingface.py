@@ -7,14 +7,14 @@ one array, such as query, key and value in ModernBERT's `Wqkv`.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.interop.families.family import CAUSAL_LM, POOLED, Family, ModelClass
+from bert_jax.interop.families.family import CAUSAL_LM, POOLED, Family
 from bert_jax.interop.safetensors import LazyArray
 from bert_jax.model import parameters
 
@@ -54,19 +54,21 @@ class ModelSpec:
                 f"the encoder is causal; {self.name} of transformers pools the first "
                 "token, and bert_jax the last"
             )
-        if self.model_class.head_activation not in ("", c.head_activation):
+        activation = family.head_activation(self.purpose)
+        if activation not in ("", c.head_activation):
             raise UserError(
-                f"the head of {self.name} computes {self.model_class.head_activation}; "
-                f"the head of this encoder computes {c.head_activation}"
+                f"the head of {self.name} computes {activation}; the head of this "
+                f"encoder computes {c.head_activation}"
             )
 
     @property
-    def model_class(self) -> ModelClass:
+    def parts(self) -> Mapping[str, str]:
+        """Names of the arrays of the class's heads and pooler, by parameter path."""
         return self.family.classes[self.purpose]
 
     @property
     def name(self) -> str:
-        return self.model_class.name
+        return self.family.class_name(self.purpose)
 
     @property
     def skipped_positions(self) -> int:
@@ -79,7 +81,7 @@ class ModelSpec:
         absent = absent_parts(self.encoder.prediction_head)
         heads = [
             p if p.startswith("encoder/") else p.split("/")[0]
-            for p in self.model_class.parts
+            for p in self.parts
             if not p.endswith(absent)
         ]
         return list(dict.fromkeys(heads))
@@ -153,14 +155,14 @@ def duplicate_names(spec: ModelSpec) -> dict[str, str]:
     """
     if spec.encoder.prediction_head.tied:
         return {}
-    parts, decoder_bias = spec.model_class.parts, f"{spec.family.decoder}.bias"
-    biases = {name for path, name in parts.items() if path.endswith("/output_bias")}
+    decoder_bias, parts = f"{spec.family.decoder}.bias", spec.parts.items()
+    biases = {name for path, name in parts if path.endswith("/output_bias")}
     return dict.fromkeys(biases - {decoder_bias}, decoder_bias)
 
 
 def _name(path: str, spec: ModelSpec) -> str:
     """Return the name of a parameter's array, within a layer if it is in one; or ""."""
-    table = {**spec.family.encoder, **spec.model_class.parts}
+    table = {**spec.family.encoder, **spec.parts}
     if path.startswith(_STACKED):
         path, table = path.removeprefix(_STACKED), spec.family.layer
     if path in table:

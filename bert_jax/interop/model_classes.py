@@ -84,7 +84,7 @@ def purpose_of_arrays(
     Folders often name a class with fewer heads than their arrays belong to. The class
     decides only where the heads of several classes have the same names.
     """
-    if named in family.encoder_only:
+    if named.removeprefix(family.class_prefix) in family.encoder_only:
         return BARE
     head = encoder.prediction_head
     absent = *huggingface.absent_parts(head), "encoder/pooler"
@@ -92,8 +92,8 @@ def purpose_of_arrays(
     def is_there(name):
         return name in names or f"{name}.weight" in names
 
-    for purpose, each in family.classes.items():
-        if each.is_named and each.name != named:
+    for purpose, parts in family.classes.items():
+        if purpose in family.named and named != family.class_name(purpose):
             continue
         if purpose in (CAUSAL_LM, MASKED_LM, NEXT_SENTENCE) and encoder.causal != (
             purpose == CAUSAL_LM
@@ -102,9 +102,7 @@ def purpose_of_arrays(
         if purpose == PERMUTATION_LM and not head.tied:
             continue  # the head of bert_jax's XLNet is always tied
         if all(
-            is_there(name)
-            for path, name in each.parts.items()
-            if not path.endswith(absent)
+            is_there(name) for path, name in parts.items() if not path.endswith(absent)
         ):
             return purpose
     return BARE
@@ -235,7 +233,7 @@ def _finetuning(
         elif problem == "multi_label_classification" or (
             problem == "regression" and count > 1
         ):
-            bare = spec.family.classes[BARE].name
+            bare = spec.family.class_name(BARE)
             raise UserError(
                 f"{file.path}: problem_type is {problem!r}, with {count} outputs; "
                 "bert_jax predicts one class or one number for each text. To read only "

@@ -129,7 +129,7 @@ def assemble(
     purpose = model_classes.purpose_of_arrays(
         family, config.class_name, arrays.keys(), encoder
     )
-    activation = family.classes[purpose].head_activation
+    activation = family.head_activation(purpose)
     if activation not in ("", encoder.head_activation):  # whatever config.json says
         head = dataclasses.replace(encoder.prediction_head, activation=activation)
         encoder = dataclasses.replace(encoder, prediction_head=head)

@@ -28,19 +28,17 @@ ALBERT = family.Family(
         "output_layer_norm": "full_layer_layer_norm",
     },
     decoder="predictions.decoder",
-    classes=family.classes(
-        "Albert",
-        {
-            **bert.tasks("albert.pooler"),
-            family.SENTENCE_ORDER: {
-                **_POOLER,
-                **_HEAD,
-                "sop_head": "sop_classifier.classifier",
-            },
-            family.MASKED_LM: _HEAD,
-            family.BARE: _POOLER,
+    class_prefix="Albert",
+    classes={
+        **bert.tasks("albert.pooler"),
+        family.SENTENCE_ORDER: {
+            **_POOLER,
+            **_HEAD,
+            "sop_head": "sop_classifier.classifier",
         },
-    ),
+        family.MASKED_LM: _HEAD,
+        family.BARE: _POOLER,
+    },
     exports=lambda encoder, purpose, tokenizer: bool(encoder.num_layer_groups),
     fields={
         "embedding_size": ("embedding_size", int, None),

@@ -71,20 +71,18 @@ BERT = family.Family(
     layer_prefix="bert.encoder.layer.{}",
     layer=LAYER,
     decoder="cls.predictions.decoder",
-    classes=family.classes(
-        "Bert",
-        {
-            **tasks("bert.pooler.dense"),
-            family.CAUSAL_LM: language_model(*_HEAD, head="lm_head"),
-            family.NEXT_SENTENCE: {
-                **_POOLER,
-                **MASKED_LM,
-                "nsp_head": "cls.seq_relationship",
-            },
-            family.MASKED_LM: MASKED_LM,
-            family.BARE: _POOLER,
+    class_prefix="Bert",
+    classes={
+        **tasks("bert.pooler.dense"),
+        family.CAUSAL_LM: language_model(*_HEAD, head="lm_head"),
+        family.NEXT_SENTENCE: {
+            **_POOLER,
+            **MASKED_LM,
+            "nsp_head": "cls.seq_relationship",
         },
-    ),
+        family.MASKED_LM: MASKED_LM,
+        family.BARE: _POOLER,
+    },
     exports=lambda encoder, purpose, tokenizer: True,
-    encoder_only=("BertForNextSentencePrediction",),
+    encoder_only=("ForNextSentencePrediction",),
 )

@@ -9,7 +9,6 @@ from typing import Any
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.interop.families import bert, family
-from bert_jax.interop.families.family import ModelClass
 from bert_jax.interop.json_files import JsonFile
 
 # Purpose of the class for masked tokens with `legacy` false, which is never written.
@@ -95,24 +94,21 @@ DEBERTA = family.Family(
     layer=bert.LAYER
     | {f"attention/{name}": f"attention.self.{name}_proj" for name in family.INPUTS},
     decoder="cls.predictions.decoder",
+    class_prefix="DebertaV2",
     classes={
-        **family.classes(
-            "DebertaV2",
-            {**bert.tasks("pooler.dense"), family.MASKED_LM: bert.MASKED_LM},
-        ),
-        # Published discriminators have this head, but do not name the class:
-        # `transformers` ignores it, too.
-        _OTHER_MASKED_LM: ModelClass(
-            "DebertaV2ForMaskedLM",
-            {
-                "mlm_head/transform": f"{_HEAD}.dense",
-                "mlm_head/layer_norm": f"{_HEAD}.LayerNorm",
-                "mlm_head/output_bias": f"{_HEAD}.bias",
-            },
-            is_named=True,
-        ),
-        family.BARE: ModelClass("DebertaV2Model", {}),
+        **bert.tasks("pooler.dense"),
+        family.MASKED_LM: bert.MASKED_LM,
+        _OTHER_MASKED_LM: {
+            "mlm_head/transform": f"{_HEAD}.dense",
+            "mlm_head/layer_norm": f"{_HEAD}.LayerNorm",
+            "mlm_head/output_bias": f"{_HEAD}.bias",
+        },
+        family.BARE: {},
     },
+    endings={_OTHER_MASKED_LM: "ForMaskedLM"},
+    # Published discriminators have the head with other names, but do not name the
+    # class: `transformers` ignores it, too.
+    named=(family.CLASSIFICATION, family.TAGGING, family.CHOICE, _OTHER_MASKED_LM),
     exports=lambda encoder, purpose, tokenizer: encoder.positions == "disentangled",
     fields={
         "type_vocab_size": ("type_vocab_size", int, 0),

@@ -20,19 +20,17 @@ DISTILBERT = family.Family(
         "output_layer_norm": "output_layer_norm",
     },
     decoder="vocab_projector",
-    classes=family.classes(
-        "DistilBert",
-        {
-            **bert.tasks("pre_classifier"),
-            family.MASKED_LM: bert.language_model(
-                "vocab_transform",
-                "vocab_layer_norm",
-                "vocab_projector",
-                "vocab_projector.bias",
-            ),
-            family.BARE: {},
-        },
-    ),
+    class_prefix="DistilBert",
+    classes={
+        **bert.tasks("pre_classifier"),
+        family.MASKED_LM: bert.language_model(
+            "vocab_transform",
+            "vocab_layer_norm",
+            "vocab_projector",
+            "vocab_projector.bias",
+        ),
+        family.BARE: {},
+    },
     exports=lambda encoder, purpose, tokenizer: not encoder.type_vocab_size,
     fields={
         "hidden_size": ("dim", int, None),

@@ -14,29 +14,27 @@ ELECTRA = family.Family(
     layer_prefix="electra.encoder.layer.{}",
     layer=bert.LAYER,
     decoder="generator_lm_head",
-    classes=family.classes(
-        "Electra",
-        {
-            **bert.tasks("sequence_summary.summary"),
-            family.CLASSIFICATION: bert.CLASSIFIER,
-            family.REPLACED_TOKENS: {
-                "discriminator_transform": "discriminator_predictions.dense",
-                "discriminator": "discriminator_predictions.dense_prediction",
-            },
-            family.MASKED_LM: bert.language_model(
-                "generator_predictions.dense",
-                "generator_predictions.LayerNorm",
-                "generator_lm_head",
-                "generator_lm_head.bias",
-            ),
-            family.BARE: {},
+    class_prefix="Electra",
+    classes={
+        **bert.tasks("sequence_summary.summary"),
+        family.CLASSIFICATION: bert.CLASSIFIER,
+        family.REPLACED_TOKENS: {
+            "discriminator_transform": "discriminator_predictions.dense",
+            "discriminator": "discriminator_predictions.dense_prediction",
         },
-        head_activation="gelu_erf",
-    ),
+        family.MASKED_LM: bert.language_model(
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            "generator_lm_head",
+            "generator_lm_head.bias",
+        ),
+        family.BARE: {},
+    },
+    masked_lm_activation="gelu_erf",
     exports=lambda encoder, purpose, tokenizer: (
         bool(encoder.embedding_size) or purpose == family.REPLACED_TOKENS
     ),
-    encoder_only=("ElectraForCausalLM",),
+    encoder_only=("ForCausalLM",),
     fields={"embedding_size": ("embedding_size", int, None)},
     constants={
         "summary_type": "first",

@@ -103,23 +103,21 @@ EUROBERT = family.Family(
     layer_prefix="model.layers.{}",
     layer=LAYER,
     decoder="lm_head",
-    classes=family.classes(
-        "EuroBert",
-        {
-            family.CLASSIFICATION: {
-                "encoder/pooler": "dense",
-                "classifier": "classifier",
-            },
-            family.TAGGING: {"tagger": "classifier"},
-            family.MASKED_LM: {
-                "mlm_head/output_embedding": "lm_head.weight",
-                "mlm_head/output_bias": "lm_head.bias",
-            },
-            family.BARE: {},
+    class_prefix="EuroBert",
+    classes={
+        family.CLASSIFICATION: {
+            "encoder/pooler": "dense",
+            "classifier": "classifier",
         },
-        # If it is tied and without biases, the head for masked tokens has no arrays.
-        named=(family.CLASSIFICATION, family.TAGGING, family.MASKED_LM),
-    ),
+        family.TAGGING: {"tagger": "classifier"},
+        family.MASKED_LM: {
+            "mlm_head/output_embedding": "lm_head.weight",
+            "mlm_head/output_bias": "lm_head.bias",
+        },
+        family.BARE: {},
+    },
+    # If it is tied and without biases, the head for masked tokens has no arrays.
+    named=(family.CLASSIFICATION, family.TAGGING, family.MASKED_LM),
     exports=lambda encoder, purpose, tokenizer: (
         encoder.positions == "rotary"
         and encoder.norm == "rms"

@@ -73,40 +73,6 @@ def read_linear_bias(file: JsonFile) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelClass:
-    """A model class of `transformers`."""
-
-    name: str
-    parts: Mapping[str, str]  # names of its heads and its pooler, by parameter path
-    # Activation of its head in bert_jax, whatever the config says; "": the encoder's.
-    head_activation: str = ""
-    # Whether `config.json` must name it: another class has arrays of the same names.
-    is_named: bool = False
-
-
-def classes(
-    begin: str,
-    parts: Mapping[str, Mapping[str, str]],
-    named: Collection[str] = (CLASSIFICATION, TAGGING, CHOICE),
-    head_activation: str = "",
-) -> dict[str, ModelClass]:
-    """Return the classes of a family by purpose; see `ModelClass`.
-
-    `begin` is the beginning of their names. A folder has to name the classes of some
-    purposes. The head for masked tokens may have an activation of its own.
-    """
-    return {
-        purpose: ModelClass(
-            name=begin + _ENDINGS[purpose],
-            parts=of_class,
-            head_activation=head_activation if purpose == MASKED_LM else "",
-            is_named=purpose in named,
-        )
-        for purpose, of_class in parts.items()
-    }
-
-
-@dataclasses.dataclass(frozen=True)
 class Family:
     """The classes of one `model_type`, and what their encoders have in common."""
 
@@ -121,13 +87,23 @@ class Family:
     # output dimension first.
     layer: Mapping[str, str]
     decoder: str  # name of the layer that may hold a copy of the token embedding
-    # By purpose. The first whose arrays a folder has is read.
-    classes: Mapping[str, ModelClass]
+    # By purpose, the names of the arrays of a class's heads and pooler, by parameter
+    # path. The first class whose arrays a folder has is read.
+    classes: Mapping[str, Mapping[str, str]]
+    class_prefix: str  # of the names of its classes
     # Whether an export of an encoder, its purpose and its tokenizer tries this family.
     exports: Callable[[config_lib.EncoderConfig, str, Tokenizer], bool]
     older_prefix: str = ""  # of the encoder's arrays in older files; "": none
-    # Names of further classes. Only their encoder is read.
+    # Ends of the names of its classes that differ from other families.
+    endings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Ends of the names of further classes. Only their encoder is read.
     encoder_only: tuple[str, ...] = ()
+    # Purposes of classes that `config.json` must name, because another class has arrays
+    # of the same names.
+    named: Collection[str] = (CLASSIFICATION, TAGGING, CHOICE)
+    # Activation in the head of the class for masked tokens, whatever the config says;
+    # "": the encoder's.
+    masked_lm_activation: str = ""
     # Entries of `FIELDS` in `configs.py` that differ, or that only this family has.
     fields: Mapping[str, tuple[str, type, Any]] = dataclasses.field(
         default_factory=dict
@@ -157,12 +133,20 @@ class Family:
     min_segments: int = 1  # smallest `type_vocab_size` of the family's encoders
     lower_case: bool = True  # whether tokenizers lower-case text by default
 
+    def class_name(self, purpose: str) -> str:
+        """Return the name of a class."""
+        return self.class_prefix + {**_ENDINGS, **self.endings}[purpose]
+
+    def head_activation(self, purpose: str) -> str:
+        """Return the activation that a class's head must have in bert_jax; "": any."""
+        return self.masked_lm_activation if purpose == MASKED_LM else ""
+
     @property
     def bare_prefixes(self) -> set[str]:
         """First parts of the names in a folder that has the encoder alone."""
         names = [*self.encoder.values(), self.layer_prefix]
-        for each in self.classes.values():
-            names += each.parts.values()
+        for parts in self.classes.values():
+            names += parts.values()
         own = [n.removeprefix(self.prefix) for n in names if n.startswith(self.prefix)]
         return {name.split(".")[0] for name in own}
 
@@ -170,5 +154,5 @@ class Family:
     def language_model(self) -> dict[str, str]:
         """Names of the language model's head, by path within the head."""
         purpose = MASKED_LM if MASKED_LM in self.classes else PERMUTATION_LM
-        parts = self.classes[purpose].parts
-        return {path.partition("/")[2]: name for path, name in parts.items()}
+        parts = self.classes[purpose].items()
+        return {path.partition("/")[2]: name for path, name in parts}

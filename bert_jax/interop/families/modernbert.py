@@ -93,20 +93,18 @@ MODERNBERT = family.Family(
         "output": "mlp.Wo",
     },
     decoder="decoder",
-    classes=family.classes(
-        "ModernBert",
-        {
-            family.CLASSIFICATION: {**_HEAD, "classifier": "classifier"},
-            family.TAGGING: {**_HEAD, "tagger": "classifier"},
-            family.ANSWERING: {**_HEAD, "span_classifier": "classifier"},
-            family.CHOICE: {**_HEAD, "classifier": "classifier"},
-            family.MASKED_LM: bert.language_model(
-                "head.dense", "head.norm", "decoder", "decoder.bias"
-            ),
-            family.BARE: {},
-        },
-        named=(*family.TASKS, family.MASKED_LM),
-    ),
+    class_prefix="ModernBert",
+    classes={
+        family.CLASSIFICATION: {**_HEAD, "classifier": "classifier"},
+        family.TAGGING: {**_HEAD, "tagger": "classifier"},
+        family.ANSWERING: {**_HEAD, "span_classifier": "classifier"},
+        family.CHOICE: {**_HEAD, "classifier": "classifier"},
+        family.MASKED_LM: bert.language_model(
+            "head.dense", "head.norm", "decoder", "decoder.bias"
+        ),
+        family.BARE: {},
+    },
+    named=(*family.TASKS, family.MASKED_LM),
     exports=lambda encoder, purpose, tokenizer: (
         encoder.positions == "rotary"
         and encoder.norm == "layer"

@@ -93,16 +93,14 @@ NOMICBERT = family.Family(
         "output_layer_norm": "norm2",
     },
     decoder="cls.predictions.decoder",
-    classes=family.classes(
-        "NomicBert",
-        {
-            family.CLASSIFICATION: _TASKS[family.CLASSIFICATION],
-            family.TAGGING: _TASKS[family.TAGGING],
-            family.MASKED_LM: bert.MASKED_LM
-            | {"mlm_head/layer_norm": "cls.predictions.transform.layer_norm"},
-            family.BARE: {},
-        },
-    ),
+    class_prefix="NomicBert",
+    classes={
+        family.CLASSIFICATION: _TASKS[family.CLASSIFICATION],
+        family.TAGGING: _TASKS[family.TAGGING],
+        family.MASKED_LM: bert.MASKED_LM
+        | {"mlm_head/layer_norm": "cls.predictions.transform.layer_norm"},
+        family.BARE: {},
+    },
     exports=lambda encoder, purpose, tokenizer: (
         encoder.positions == "rotary" and encoder.norm_placement == "post"
     ),

@@ -3,46 +3,37 @@
 Positions are counted from the id of the padding.
 """
 
+import dataclasses
+
 from bert_jax.interop.families import bert, family
 
-
-def _family(model_type: str, title: str, begin: str, exports) -> family.Family:
-    """Return a family; `begin` is the first part of the names of its classes."""
-    return family.Family(
-        model_type=model_type,
-        title=title,
-        prefix="roberta.",
-        encoder=bert.embeddings("roberta."),
-        layer_prefix="roberta.encoder.layer.{}",
-        layer=bert.LAYER,
-        decoder="lm_head.decoder",
-        classes=family.classes(
-            begin,
-            {
-                **bert.tasks("roberta.pooler.dense"),
-                family.CLASSIFICATION: bert.CLASSIFIER,
-                family.MASKED_LM: bert.language_model(
-                    "lm_head.dense",
-                    "lm_head.layer_norm",
-                    "lm_head.decoder",
-                    "lm_head.bias",
-                ),
-                family.BARE: {"encoder/pooler": "roberta.pooler.dense"},
-            },
-            head_activation="gelu_erf",
+ROBERTA = family.Family(
+    model_type="roberta",
+    title="RoBERTa",
+    prefix="roberta.",
+    encoder=bert.embeddings("roberta."),
+    layer_prefix="roberta.encoder.layer.{}",
+    layer=bert.LAYER,
+    decoder="lm_head.decoder",
+    class_prefix="Roberta",
+    classes={
+        **bert.tasks("roberta.pooler.dense"),
+        family.CLASSIFICATION: bert.CLASSIFIER,
+        family.MASKED_LM: bert.language_model(
+            "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"
         ),
-        exports=exports,
-        encoder_only=(f"{begin}ForCausalLM",),
-        has_padding_positions=True,
-    )
-
-
-ROBERTA = _family(
-    "roberta",
-    "RoBERTa",
-    "Roberta",
-    lambda encoder, purpose, tokenizer: len(tokenizer.pair_separators) == 2,
+        family.BARE: {"encoder/pooler": "roberta.pooler.dense"},
+    },
+    masked_lm_activation="gelu_erf",
+    exports=lambda encoder, purpose, tokenizer: len(tokenizer.pair_separators) == 2,
+    encoder_only=("ForCausalLM",),
+    has_padding_positions=True,
 )
 # Read only: an export writes a RoBERTa or a BERT, which compute the same.
-XLM_R = _family("xlm-roberta", "XLM-R", "XLMRoberta", lambda *_: False)
-CAMEMBERT = _family("camembert", "CamemBERT", "Camembert", lambda *_: False)
+_READ_ONLY = dataclasses.replace(ROBERTA, exports=lambda *_: False)
+XLM_R = dataclasses.replace(
+    _READ_ONLY, model_type="xlm-roberta", title="XLM-R", class_prefix="XLMRoberta"
+)
+CAMEMBERT = dataclasses.replace(
+    _READ_ONLY, model_type="camembert", title="CamemBERT", class_prefix="Camembert"
+)

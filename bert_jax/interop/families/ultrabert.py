@@ -65,20 +65,18 @@ ULTRABERT = family.Family(
     layer_prefix="ultrabert.layers.{}",
     layer=eurobert.LAYER,
     decoder="cls",
-    classes=family.classes(
-        "Ultrabert",
-        {
-            family.CLASSIFICATION: {"classifier": "classifier"},
-            family.TAGGING: {"tagger": "classifier"},
-            family.ANSWERING: {"span_classifier": "qa_outputs"},
-            family.MASKED_LM: {
-                "mlm_head/inner_transform": "head.linear1",
-                "mlm_head/transform": "head.linear2",
-                "mlm_head/output_embedding": "cls.weight",
-            },
-            family.BARE: {},
+    class_prefix="Ultrabert",
+    classes={
+        family.CLASSIFICATION: {"classifier": "classifier"},
+        family.TAGGING: {"tagger": "classifier"},
+        family.ANSWERING: {"span_classifier": "qa_outputs"},
+        family.MASKED_LM: {
+            "mlm_head/inner_transform": "head.linear1",
+            "mlm_head/transform": "head.linear2",
+            "mlm_head/output_embedding": "cls.weight",
         },
-    ),
+        family.BARE: {},
+    },
     exports=lambda encoder, purpose, tokenizer: (
         encoder.positions == "rotary" and encoder.norm == "rms"
     ),

@@ -1,7 +1,6 @@
 """XLNet: relative positions, and [CLS] after the text."""
 
 from bert_jax.interop.families import family
-from bert_jax.interop.families.family import ModelClass
 
 _POOLED_HEAD = {
     "encoder/pooler": "sequence_summary.summary",
@@ -33,24 +32,19 @@ XLNET = family.Family(
         "output_layer_norm": "ff.layer_norm",
     },
     decoder="lm_loss",
+    class_prefix="XLNet",
     classes={
-        # XLNetForQuestionAnswering runs a beam search, which bert_jax does not have.
-        family.ANSWERING: ModelClass(
-            "XLNetForQuestionAnsweringSimple", {"span_classifier": "qa_outputs"}
-        ),
-        **family.classes(
-            "XLNet",
-            {
-                family.CLASSIFICATION: _POOLED_HEAD,
-                family.TAGGING: {"tagger": "classifier"},
-                family.CHOICE: _POOLED_HEAD,
-                family.PERMUTATION_LM: {"lm_head/output_bias": "lm_loss.bias"},
-                family.BARE: {},
-            },
-        ),
+        family.ANSWERING: {"span_classifier": "qa_outputs"},
+        family.CLASSIFICATION: _POOLED_HEAD,
+        family.TAGGING: {"tagger": "classifier"},
+        family.CHOICE: _POOLED_HEAD,
+        family.PERMUTATION_LM: {"lm_head/output_bias": "lm_loss.bias"},
+        family.BARE: {},
     },
+    # The class without "Simple" runs a beam search, which bert_jax does not have.
+    endings={family.ANSWERING: "ForQuestionAnsweringSimple"},
     exports=lambda encoder, purpose, tokenizer: encoder.positions == "relative",
-    encoder_only=("XLNetForQuestionAnswering",),
+    encoder_only=("ForQuestionAnswering",),
     fields={
         "hidden_size": ("d_model", int, None),
         "num_layers": ("n_layer", int, None),
