@@ -196,8 +196,8 @@ def test_each_token_is_in_exactly_one_chunk(corpus):
     table = chunks.load_tokens(corpus, "train")
     for target in (5, 61, 125, 100_000):
         pieces = chunks.cut_into_pieces(table, target)
-        assert pieces.starts[-1] == len(table.tokens)
-        assert np.diff(pieces.starts).max() <= target
+        assert pieces.sentence_starts[-1] == len(table.tokens)
+        assert np.diff(pieces.sentence_starts).max() <= target
         for cut in (
             chunks.join_to_reach(pieces, target, min_pieces=2),
             chunks.join_to_fit(pieces, target, separator=None),
@@ -205,7 +205,7 @@ def test_each_token_is_in_exactly_one_chunk(corpus):
         ):
             assert cut[0] == 0
             assert (np.diff(cut) > 0).all()
-            assert cut[-1] == len(pieces.starts) - 1
+            assert cut[-1] == len(pieces.sentence_starts) - 1
 
 
 def test_short_documents_do_not_bias_next_sentence(tmp_path, wordpiece):

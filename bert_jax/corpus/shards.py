@@ -148,6 +148,10 @@ class TokenTable:
     # int64 [documents + 1]; first sentence of each, and the number of sentences.
     document_sentences: np.ndarray
 
+    def documents(self, sentences: np.ndarray) -> np.ndarray:
+        """Return the document of each of some sentences."""
+        return np.searchsorted(self.document_sentences, sentences, side="right") - 1
+
 
 def check_sizes(corpus: Corpus) -> None:
     """Check that all shards exist and have their sizes, by a listing of the folder.

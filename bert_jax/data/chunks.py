@@ -1,11 +1,14 @@
 """Chunks of a corpus, from which rows are made.
 
 NumPy only. A token table holds the documents of one group of shards end to end. For a
-sequence length, sentences are cut into pieces, and pieces are joined to chunks. Each
-chunk makes one row, and each token is in exactly one chunk.
+sequence length, its sentences are cut into pieces, which gives a table with shorter
+sentences, and pieces are joined to chunks. Each chunk makes one row, and each token is
+in exactly one chunk.
+
+A chunk is a run of pieces. Chunks are given by the index of the first piece of each,
+and the number of pieces: int64 [chunks + 1].
 """
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 
@@ -74,24 +77,7 @@ def count_tokens(table: shards.TokenTable, vocab_size: int) -> np.ndarray:
     return sum(np.bincount(part, minlength=vocab_size) for part in parts)
 
 
-@dataclasses.dataclass(frozen=True)
-class Pieces:
-    """Sentences, or parts of sentences that are too long for a row.
-
-    A chunk is a run of pieces. Chunks are given by the index of the first piece of
-    each, and the number of pieces: int64 [chunks + 1].
-    """
-
-    starts: np.ndarray  # int64 [pieces + 1]; first token of each, and number of tokens
-    # int64 [documents + 1]; first piece of each document, and the number of pieces.
-    document_starts: np.ndarray
-
-    def documents(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the document of each of some pieces."""
-        return np.searchsorted(self.document_starts, pieces, side="right") - 1
-
-
-def cut_into_pieces(table: shards.TokenTable, max_tokens: int) -> Pieces:
+def cut_into_pieces(table: shards.TokenTable, max_tokens: int) -> shards.TokenTable:
     """Cut sentences longer than `max_tokens` into equal parts."""
     lengths = np.diff(table.sentence_starts)
     parts = -(-lengths // max_tokens)
@@ -102,11 +88,11 @@ def cut_into_pieces(table: shards.TokenTable, max_tokens: int) -> Pieces:
         table.sentence_starts[sentence] + lengths[sentence] * part // parts[sentence]
     )
     starts = np.concatenate([starts, table.sentence_starts[-1:]])
-    return Pieces(starts, before[table.document_sentences])
+    return shards.TokenTable(table.tokens, starts, before[table.document_sentences])
 
 
 def join_to_reach(
-    pieces: Pieces, target: int | np.ndarray, min_pieces: int
+    pieces: shards.TokenTable, target: int | np.ndarray, min_pieces: int
 ) -> np.ndarray:
     """Join pieces of one document to chunks that reach `target` tokens.
 
@@ -117,28 +103,30 @@ def join_to_reach(
     original would truncate them.
 
     `target` may also be int64 [pieces], the target of a chunk that begins at each
-    piece. The result is the chunks, int64 [chunks + 1]; see `Pieces`.
+    piece.
 
     Source: google-research/bert, create_pretraining_data.py,
     create_instances_from_document.
     """
-    starts = pieces.starts
+    starts = pieces.sentence_starts
     ends = np.searchsorted(starts, starts[:-1] + target)
     ends = np.maximum(ends, np.arange(len(ends)) + min_pieces)
-    return _chunk_starts(ends, pieces.document_starts)
+    return _chunk_starts(ends, pieces.document_sentences)
 
 
-def join_to_fit(pieces: Pieces, max_tokens: int, separator: int | None) -> np.ndarray:
+def join_to_fit(
+    pieces: shards.TokenTable, max_tokens: int, separator: int | None
+) -> np.ndarray:
     """Join pieces of at most `max_tokens` to chunks of at most `max_tokens`.
 
     `separator` is the number of tokens between two documents in a chunk; None: chunks
-    do not cross documents. The result is the chunks, int64 [chunks + 1]; see `Pieces`.
+    do not cross documents.
     """
-    document = pieces.documents(np.arange(pieces.document_starts[-1]))
-    gaps = document * (separator or 0)
-    starts, stops = pieces.starts[:-1] + gaps, pieces.starts[1:] + gaps
+    starts, stops = pieces.sentence_starts[:-1], pieces.sentence_starts[1:]
+    gaps = pieces.documents(np.arange(len(starts))) * (separator or 0)
+    starts, stops = starts + gaps, stops + gaps
     ends = np.searchsorted(stops, starts + max_tokens, side="right")
-    boundaries = pieces.document_starts
+    boundaries = pieces.document_sentences
     if separator is not None:
         boundaries = boundaries[[0, -1]]
     return _chunk_starts(ends, boundaries)

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from bert_jax.corpus import shards
 from bert_jax.data import chunks as chunks_lib
 from bert_jax.data import random_bits, segments
 from bert_jax.data.segments import Segment
@@ -39,17 +40,17 @@ class Consecutive(segments.Segments):
     _special_tokens = 3
     _min_pieces = 2
 
-    def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> np.ndarray:
+    def _cut_into_chunks(self, pieces: shards.TokenTable) -> np.ndarray:
         return chunks_lib.join_to_reach(pieces, self._max_tokens, self._min_pieces)
 
-    def _prepare(self, table, pieces, chunks):
+    def _prepare(self, pieces, chunks):
         self._packed_tokens = None
         if self.sizes is not None:
             self._packed_tokens = tf.constant(self.sizes - self._special_tokens)
-        self._tokens = tf.constant(table.tokens)
-        self._num_documents = len(table.document_sentences) - 1
-        self._piece_starts = tf.constant(pieces.starts)
-        self._document_pieces = tf.constant(pieces.document_starts)
+        self._tokens = tf.constant(pieces.tokens)
+        self._num_documents = len(pieces.document_sentences) - 1
+        self._piece_starts = tf.constant(pieces.sentence_starts)
+        self._document_pieces = tf.constant(pieces.document_sentences)
         self._chunks = tf.constant(chunks)
         self._document = tf.constant(self.chunk_documents)
 
@@ -151,11 +152,11 @@ class NextSentence(Consecutive):
 
     min_documents = 2
 
-    def _prepare(self, table, pieces, chunks):
-        super()._prepare(table, pieces, chunks)
+    def _prepare(self, pieces, chunks):
+        super()._prepare(pieces, chunks)
         if self._packed_tokens is None:
             return
-        sizes = np.diff(table.sentence_starts[table.document_sentences])
+        sizes = np.diff(pieces.sentence_starts[pieces.document_sentences])
         falling = np.argsort(-sizes, kind="stable")
         self._document_sizes = tf.constant(sizes)
         self._rising_sizes = tf.constant(sizes[falling[::-1]])

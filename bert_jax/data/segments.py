@@ -79,15 +79,15 @@ class Segments:
         if target_key is None:
             chunks = self._cut_into_chunks(pieces)
         else:
-            index = tf.range(len(pieces.starts) - 1, dtype=tf.int64)
+            index = tf.range(len(pieces.sentence_starts) - 1, dtype=tf.int64)
             targets = self._draw_targets(random_bits.fold_in(target_key, index)).numpy()
             chunks = chunks_lib.join_to_reach(pieces, targets, self._min_pieces)
             # Each segment has at least one token; B may come from another document.
-            tokens = np.diff(pieces.starts[chunks])
+            tokens = np.diff(pieces.sentence_starts[chunks])
             tokens = np.clip(tokens, self._min_pieces, self._max_tokens)
             self.sizes = tokens + self._special_tokens
         self.chunk_documents = pieces.documents(chunks[:-1])
-        self._prepare(table, pieces, chunks)
+        self._prepare(pieces, chunks)
 
     def _draw_targets(self, key: tf.Tensor) -> tf.Tensor:
         """Draw the target of each row in tokens: the maximum or, at a rate, fewer."""
@@ -139,14 +139,15 @@ class DocSentences(Segments):
     _min_pieces = 1
     _separator: int | None = None  # tokens between two documents in a row
 
-    def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> np.ndarray:
+    def _cut_into_chunks(self, pieces: shards.TokenTable) -> np.ndarray:
         return chunks_lib.join_to_fit(pieces, self._max_tokens, self._separator)
 
-    def _prepare(self, table, pieces, chunks):
-        tokens, starts, stops = table.tokens, pieces.starts[:-1], pieces.starts[1:]
+    def _prepare(self, pieces, chunks):
+        tokens = pieces.tokens
+        starts, stops = pieces.sentence_starts[:-1], pieces.sentence_starts[1:]
         if self._separator:
             # Insert a [SEP] after each document, so that a row is one slice.
-            document_ends = pieces.starts[pieces.document_starts[1:]]
+            document_ends = stops[pieces.document_sentences[1:] - 1]
             tokens = np.insert(tokens, document_ends, self._tokenizer.sep_id)
             separators = pieces.documents(np.arange(len(starts)))
             starts, stops = starts + separators, stops + separators
