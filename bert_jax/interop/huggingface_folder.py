@@ -88,21 +88,11 @@ def _read_shards(
     folder: pathlib.Path,
 ) -> tuple[tuple[pathlib.Path, ...], dict[str, LazyArray]]:
     """Return the files in the index, and the arrays in the files."""
-    index = folder / INDEX
-    file = json_files.JsonFile(index, json_files.read(index))
-    file_of = file.value("weight_map", dict)
-    if not file_of or not all(isinstance(name, str) for name in file_of.values()):
-        raise UserError(f"{index}: weight_map names no files")
-    names = sorted(set(file_of.values()))
-    for name in names:
-        if pathlib.Path(name).name != name or not (folder / name).is_file():
-            raise UserError(f"{folder} has no {name}, one of {len(names)} in {INDEX}")
-    shards = {name: safetensors.read(folder / name) for name in names}
+    index = json_files.JsonFile(folder / INDEX, json_files.read(folder / INDEX))
+    names = sorted(set(map(str, index.value("weight_map", dict).values())))
     arrays: dict[str, LazyArray] = {}
-    for array, name in file_of.items():
-        if array not in shards[name]:
-            raise UserError(
-                f"{folder}: {INDEX} lists {array} in {name}, which lacks it"
-            )
-        arrays[array] = shards[name][array]
+    for name in names:
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} has no {name}, one of {len(names)} in {INDEX}")
+        arrays |= safetensors.read(folder / name)
     return tuple(folder / name for name in names), arrays

@@ -29,7 +29,6 @@ _EMBEDDING = "encoder/embeddings/token_embedding"
 # An embedding may be padded to a multiple of one of these numbers, by
 # `pad_to_multiple_of` in `transformers`, by Megatron-LM, or by DeBERTa's authors.
 _MULTIPLES = 8, 16, 32, 64, 100, 128, 256, 512, 1000, 1024
-_FLOATS = "float16", "bfloat16", "float32", "float64"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Published:
         """Read a parameter.
 
         Raises:
-          UserError: An array is not of floating-point numbers, or is not finite.
+          UserError: An array cannot be read, or has values that are not finite.
         """
         names = huggingface.names(path, self.spec)
         arrays = map(self._weights, names)
@@ -64,11 +63,6 @@ class Published:
 
     def _weights(self, name: str) -> np.ndarray:
         array = self.arrays[name].read()
-        if array.dtype.name not in _FLOATS:
-            raise UserError(
-                f"{self.source}: {name} has dtype {array.dtype}; weights must be "
-                f"{', '.join(_FLOATS)}"
-            )
         if not np.isfinite(array).all():
             raise UserError(f"{self.source}: {name} has NaN or infinite values")
         return array

@@ -17,8 +17,8 @@ import safetensors
 
 from bert_jax.errors import UserError
 
-# Types that this project reads.
-_DTYPES = "F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"
+# Types of weights that this project reads.
+_FLOATS = "F64", "F32", "F16", "BF16"
 
 
 class LazyArray(NamedTuple):
@@ -32,25 +32,25 @@ def read(path: pathlib.Path) -> dict[str, LazyArray]:
     """Return the arrays of a file, by name.
 
     Raises:
-      UserError: The file is damaged, or holds arrays of an unknown type.
+      UserError: The file is damaged. Reading an array raises it, too, if its elements
+        are no floating-point numbers.
     """
     with _refusing(path):
         # Not mapped: pages of a mapped file would stay in the memory of the process.
         file = safetensors.safe_open(path, "np", backend="pread")
     arrays = {}
     for name in file.keys():  # noqa: SIM118
-        about = file.get_slice(name)
-        if about.get_dtype() not in _DTYPES:
-            raise UserError(
-                f"{path}: {name} is of type {about.get_dtype()}; bert_jax reads "
-                f"{', '.join(_DTYPES)}"
-            )
-        get = functools.partial(_get, path, file, name)
-        arrays[name] = LazyArray(tuple(about.get_shape()), get)
+        shape = tuple(file.get_slice(name).get_shape())
+        arrays[name] = LazyArray(shape, functools.partial(_get, path, file, name))
     return arrays
 
 
 def _get(path, file, name):
+    dtype = file.get_slice(name).get_dtype()
+    if dtype not in _FLOATS:
+        raise UserError(
+            f"{path}: {name} is of type {dtype}; weights must be {', '.join(_FLOATS)}"
+        )
     with _refusing(path):
         return file.get_tensor(name)
 
