@@ -18,7 +18,11 @@ def _read_fields(file: JsonFile) -> dict[str, Any]:
     activation = file.choice("classifier_activation", family.ACTIVATIONS, "gelu")
     bias = file.value("classifier_bias", bool, False)
     is_same = activation == family.ACTIVATIONS[file.values["hidden_activation"]]
-    fields = {
+    # `local_attention` is the width of the window, both sides together.
+    window = file.value("local_attention", int, 128) // 2
+    period = file.value("global_attn_every_n_layers", int, 3), 0
+    return {
+        **rotary.read_local_layers(file, period, window, "local_rope_theta"),
         "rotary_base": rotary.read_base(
             file, 160_000.0, rotary.GLOBAL, "global_rope_theta"
         ),
@@ -34,21 +38,6 @@ def _read_fields(file: JsonFile) -> dict[str, Any]:
             bias=bias,
             norm=True,
             per_token=True,
-        ),
-    }
-    default = file.value("global_attn_every_n_layers", int, 3), 0
-    every, first = rotary.read_period(file, default)
-    if every == 1:
-        return fields
-    return fields | {
-        "global_layer_every": every,
-        "first_global_layer": first,
-        # `local_attention` is the width of the window, both sides together.
-        "attention_window": file.value(
-            "sliding_window", int, file.value("local_attention", int, 128) // 2
-        ),
-        "local_rotary_base": rotary.read_base(
-            file, 10_000.0, rotary.LOCAL, "local_rope_theta"
         ),
     }
 

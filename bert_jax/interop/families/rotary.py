@@ -58,7 +58,29 @@ def check_head_size(file: JsonFile) -> None:
         )
 
 
-def read_period(file: JsonFile, default: tuple[int, int]) -> tuple[int, int]:
+def read_local_layers(
+    file: JsonFile,
+    default: tuple[int, int],
+    window: int,
+    older_name: str = "rope_theta",
+) -> dict[str, Any]:
+    """Return the fields of local layers; none if all layers are global.
+
+    `default` is the period of global layers and the index of the first one, `window`
+    the default width to each side. `older_name` is as in `read_base`.
+    """
+    every, first = _read_period(file, default)
+    if every == 1:
+        return {}
+    return {
+        "global_layer_every": every,
+        "first_global_layer": first,
+        "attention_window": file.value("sliding_window", int, window),
+        "local_rotary_base": read_base(file, 10_000.0, LOCAL, older_name),
+    }
+
+
+def _read_period(file: JsonFile, default: tuple[int, int]) -> tuple[int, int]:
     """Return the period of global layers, and the index of the first one."""
     count, kinds = file.values["num_hidden_layers"], file.values.get("layer_types")
     if kinds is None:

@@ -19,7 +19,9 @@ def _read_fields(file: JsonFile) -> dict[str, Any]:
             f"{file.path}: attention_windows is of an older format; save the model "
             "with transformers 5.23"
         )
-    fields = eurobert.read_layers(file) | {
+    return {
+        **eurobert.read_layers(file),
+        **rotary.read_local_layers(file, (3, 2), 128),
         "rotary_base": rotary.read_base(file, 2_560_000.0, rotary.GLOBAL),
         "prediction_head": config_lib.PredictionHeadConfig(
             num_layers=2,
@@ -35,15 +37,6 @@ def _read_fields(file: JsonFile) -> dict[str, Any]:
             pooling=file.choice("classifier_pooling", _POOLING, "cls"),
             activation="",
         ),
-    }
-    every, first = rotary.read_period(file, (3, 2))
-    if every == 1:
-        return fields
-    return fields | {
-        "global_layer_every": every,
-        "first_global_layer": first,
-        "attention_window": file.value("sliding_window", int, 128),
-        "local_rotary_base": rotary.read_base(file, 10_000.0, rotary.LOCAL),
     }
 
 
