@@ -111,7 +111,7 @@ REFUSED_CONFIGS = {
         ({"pos_att_type": ["p2c|c2p"]}, r"pos_att_type is \['p2c\|c2p'\]; .* only"),
         ({"pos_att_type": "p2c,c2p"}, "pos_att_type is 'p2c,c2p'; .* 'p2c|c2p' only"),
         ({"position_buckets": -1}, "position_buckets is -1; .* buckets of distances"),
-        ({"max_relative_positions": 5}, "position_buckets is 6, more than the 5"),
+        ({"max_relative_positions": 5}, "max_distance=5 must be at least .*=6"),
         ({"model_type": "deberta"}, "unknown model_type 'deberta'; expected"),
     ],
     "xlnet_bare": [({"n_layer": 1}, "has arrays of 2 layers; .* says 1")],

@@ -52,12 +52,6 @@ def _read_fields(file: JsonFile) -> dict[str, Any]:
     distance = file.value("max_relative_positions", int, -1)
     if distance < 1:
         distance = values["max_position_embeddings"]
-    if buckets > distance:
-        raise UserError(
-            f"{file.path}: position_buckets is {buckets}, more than the {distance} of "
-            "max_relative_positions or, without it, max_position_embeddings; bert_jax "
-            "supports as many at most"
-        )
     activation = file.choice("pooler_hidden_act", _POOLER_ACTIVATIONS, "gelu")
     return {
         "distance_buckets": buckets,

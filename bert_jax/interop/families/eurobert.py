@@ -65,23 +65,18 @@ def write_layers(encoder: config_lib.EncoderConfig) -> dict[str, Any]:
     }
 
 
-def _read_older(file: JsonFile) -> JsonFile:
-    """Rename `clf_pooling` of the class that was published with the models."""
-    if "clf_pooling" not in file.values:
-        return file
-    pooling = file.values["clf_pooling"]
-    return file._replace(values={"classifier_pooling": pooling, **file.values})
-
-
 def _read_fields(file: JsonFile) -> dict[str, Any]:
     fields = read_layers(file)
+    # The class that was published with the models names it `clf_pooling`.
+    has_name = "classifier_pooling" in file.values
+    pooling = "classifier_pooling" if has_name else "clf_pooling"
     return fields | {
         "rotary_base": rotary.read_base(file, 10_000.0),
         "prediction_head": config_lib.PredictionHeadConfig(
             num_layers=0, norm=False, output_bias=fields["linear_bias"], tied=False
         ),
         "pooler": config_lib.PoolerConfig(
-            pooling=file.choice("classifier_pooling", _POOLING, "late"),
+            pooling=file.choice(pooling, _POOLING, "late"),
             activation="gelu_erf",
         ),
     }
@@ -125,7 +120,6 @@ EUROBERT = family.Family(
     ),
     fields=FIELDS,
     settings=SETTINGS,
-    read_older=_read_older,
     read_fields=_read_fields,
     write_fields=_write_fields,
     min_segments=0,
