@@ -196,7 +196,7 @@ def test_source_is_reported_before_the_slow_search(tmp_path, monkeypatch):
         ("build_corpus", [f"--input={__file__}", "--language=xx"], "unknown langua"),
         ("build_corpus", ["--format=jsonl"], "--format=jsonl needs files"),
         ("build_corpus", ["--input=x", "--format=tfds:lm1b"], "reads no files"),
-        ("build_corpus", ["--tokenizer=/nowhere"], "cannot read the vocabulary"),
+        ("build_corpus", ["--tokenizer=/nowhere"], "cannot read /nowhere: "),
         ("build_corpus", [f"--tokenizer={'x' * 300}"], "File name too long"),
         ("build_corpus", [f"--input={__file__}", "--held_out=nan"], "held_out=nan"),
         ("train_tokenizer", [f"--output={__file__}"], "is a file"),

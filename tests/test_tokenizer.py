@@ -264,7 +264,7 @@ def test_bad_vocabulary_files_are_refused(tmp_path):
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nhello\n", r"has no \[MASK\]"),
         (b"[PAD]\n\n[UNK]\n", "line 2: no token"),
         (b"\xff\xfe", "vocab.txt is damaged"),
-        (None, "cannot read the vocabulary .*: No such file or directory"),
+        (None, "cannot read .*: No such file or directory"),
     ]:
         path.write_bytes(content) if content else path.unlink()
         with pytest.raises(UserError, match=message):

@@ -236,7 +236,7 @@ def read_wordpiece(
     If `lower_case` is None, text is lower-cased if no token has a capital letter. If
     `strip_accents` is None, it equals `lower_case`.
     """
-    try:
+    with storage.reading(path):
         tokens = pipelines.parse_wordpiece(storage.path(path).read_bytes())
         if lower_case is None:
             words = [token for token in tokens if not token.startswith("[")]
@@ -244,12 +244,6 @@ def read_wordpiece(
         if strip_accents is None:
             strip_accents = lower_case
         pipeline = pipelines.wordpiece(tokens, lower_case, strip_accents)
-    except OSError as error:
-        raise io_errors.explain(
-            error, f"cannot read the vocabulary {path}: {io_errors.message(error)}"
-        ) from error
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
     return tokenizer_lib.make(pipeline)
 
 
