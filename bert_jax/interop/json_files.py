@@ -85,7 +85,7 @@ class JsonFile(NamedTuple):
             self.require(name, expected, default=expected)
 
 
-def write(path: pathlib.Path, values: dict[str, Any]) -> None:
-    """Write an object as indented JSON."""
+def write(path: pathlib.Path, values: Any) -> None:
+    """Write a value as indented JSON."""
     text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
     path.write_text(text, encoding="utf-8")

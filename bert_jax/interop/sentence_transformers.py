@@ -1,8 +1,9 @@
 """Files that let `sentence_transformers` load an exported encoder as an embedder."""
 
-import json
 import pathlib
 from typing import Any
+
+from bert_jax.interop import json_files
 
 # Modules of the library, in the order in which it applies them, and their folders.
 _MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
@@ -39,4 +40,4 @@ def write(
     }
     for name, values in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(values, indent=2) + "\n")
+        json_files.write(folder / name, values)
