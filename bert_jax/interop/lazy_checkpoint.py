@@ -39,8 +39,8 @@ def read(source: str) -> LazyCheckpoint:
     """
     if other := checkpoints.published(source):
         params = {
-            path: LazyArray(shape, functools.partial(other.parameter, path))
-            for path, shape in sorted(other.shapes.items())
+            path: LazyArray(leaf.shape, functools.partial(other.parameter, path))
+            for path, leaf in sorted(other.shapes.items())
         }
         used = {name for path in params for name in huggingface.names(path, other.spec)}
         unused = (*sorted(other.arrays.keys() - used), *other.ignored)

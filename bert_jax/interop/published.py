@@ -41,7 +41,7 @@ class Published:
     metadata: metadata_lib.Metadata  # in the form of native checkpoints
     arrays: dict[str, LazyArray]  # by Hugging Face's names
     ignored: tuple[str, ...]  # arrays that are not parameters, with the reason
-    shapes: dict[str, tuple[int, ...]]  # of the parameters, by path
+    shapes: dict[str, jax.ShapeDtypeStruct]  # of the parameters, by path
 
     def fingerprint(self) -> str:
         """Return a hash of the files with the arrays."""
@@ -57,9 +57,9 @@ class Published:
         Raises:
           UserError: An array cannot be read, or has values that are not finite.
         """
-        names = huggingface.names(path, self.spec)
-        arrays = map(self._weights, names)
-        return huggingface.to_parameter(path, arrays, self.shapes[path], self.spec)
+        arrays = map(self._weights, huggingface.names(path, self.spec))
+        shape = self.shapes[path].shape
+        return huggingface.to_parameter(path, arrays, shape, self.spec)
 
     def _weights(self, name: str) -> np.ndarray:
         array = self.arrays[name].read()
@@ -72,14 +72,10 @@ class Published:
         params: dict[str, jax.Array] = {}
         used: set[str] = set()
         with processes.raise_in_all():
-            for path, leaf in wanted.items():
-                if (shape := self.shapes.get(path)) is None:
-                    continue
-                if shape != tuple(leaf.shape):
-                    raise UserError(
-                        f"{self.source}: {path} has shape {shape}; the model of this "
-                        f"run has {tuple(leaf.shape)}"
-                    )
+            for path in sorted(wanted.keys() & self.shapes.keys()):
+                leaf = wanted[path]
+                if problem := restore.shape_mismatch(path, self.shapes[path], leaf):
+                    raise UserError(f"{self.source}: {problem}")
                 value = self.parameter(path).astype(leaf.dtype, copy=False)
                 # Each process fills the shards of its own devices.
                 params[path] = jax.make_array_from_callback(
@@ -195,7 +191,7 @@ def _shapes(
     spec: huggingface.ModelSpec,
     objective: Objective,
     arrays: dict[str, LazyArray],
-) -> dict[str, tuple[int, ...]]:
+) -> dict[str, jax.ShapeDtypeStruct]:
     """Return the shapes of the parameters that there are arrays for, by path."""
     encoder, family = spec.encoder, spec.family
     pattern = re.escape(family.layer_prefix).replace(r"\{\}", r"(\d+)") + r"\."
@@ -232,5 +228,5 @@ def _shapes(
                     f"{source}: {name} has shape {arrays[name].shape}; expected "
                     f"{wanted} from {config_name}"
                 )
-        shapes[path] = tuple(leaf.shape)
+        shapes[path] = leaf
     return shapes
