@@ -64,8 +64,6 @@ def pretrain(
     with session.prepare(config.loop) as ledger:
         corpora = mixture.open_corpora(config.data.folders)
         mixture.check_counts(config, corpora)
-        if len(corpora) > 1:
-            processes.say(mixture.describe(config.of_phase(0).data, corpora))
         if config.init_from:
             source = warm_start.find_source(config, folder)
             warm_start.check_tokenizer(source, corpora[0])

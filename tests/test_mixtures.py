@@ -16,7 +16,7 @@ from runs import metrics
 
 from bert_jax import config as config_lib
 from bert_jax import pretraining
-from bert_jax.corpus import mixture, shards, vocabulary
+from bert_jax.corpus import mixture, vocabulary
 from bert_jax.data import mixing
 from bert_jax.errors import UserError
 
@@ -340,10 +340,9 @@ def test_a_run_continues_with_its_first_corpora_and_weights(
 def test_weights_and_epochs_are_reported_at_the_start(run, corpora):
     _, config, messages = run
     share = mixture.weights(config.data, corpora)[1]
-    documents = corpora[1].count(shards.TRAIN, "documents")
     rows = config.phases[0].steps * config.phases[0].batch_size
-    assert f"corpus small: {share:.2%} of the rows; {documents} docu" in messages
-    assert f"corpus small: about {rows * share:.0f} rows, 0." in messages
+    expected = f"corpus small: {share:.2%} of the rows, about {rows * share:.0f}; 0."
+    assert expected in messages
     assert (
         "the corpus tiny has fewer than two held-out documents; it is not evaluated"
         in messages

@@ -120,17 +120,3 @@ def rows_of_block(config: DataConfig, corpora: Sequence[shards.Corpus]) -> np.nd
                 f"row in {BLOCK:,}; leave it out, or {remedy}"
             )
     return counts
-
-
-def describe(config: DataConfig, corpora: Sequence[shards.Corpus]) -> str:
-    """Return one line per corpus: its name, its share of the rows, and its size."""
-    lines = []
-    for name, corpus, count in zip(
-        names(corpora), corpora, rows_of_block(config, corpora), strict=True
-    ):
-        counts = ", ".join(
-            terminal.count(corpus.count(shards.TRAIN, what), what.removesuffix("s"))
-            for what in ("documents", "tokens")
-        )
-        lines.append(f"corpus {name}: {count / BLOCK:.2%} of the rows; {counts}")
-    return "\n".join(lines)

@@ -113,9 +113,10 @@ class PretrainingBatches(pipeline.Pipeline):
     def describe(self, steps: int) -> list[str]:
         """Return lines for the start of a run.
 
-        If there are several corpora, each has a line with its number of epochs in the
-        groups that this process reads. In the first phase, another line warns if many
-        whole words or n-grams have more tokens than a row may predict.
+        If there are several corpora, each has a line with its share of the rows, and
+        its number of epochs in the groups that this process reads. In the first phase,
+        another line warns if many whole words or n-grams have more tokens than a row
+        may predict.
         """
         lines = self._describe_masks() if self._phase == 0 else []
         if len(self._names) == 1:
@@ -125,7 +126,7 @@ class PretrainingBatches(pipeline.Pipeline):
         for i, (name, share) in enumerate(zip(self._names, shares, strict=True)):
             epoch = sum(group.corpora[i].order.count for group in self._groups)
             lines.append(
-                f"corpus {name}: about {rows * share:,.0f} rows, "
+                f"corpus {name}: {share:.2%} of the rows, about {rows * share:,.0f}; "
                 f"{rows * share / epoch:.2f} epochs of {epoch:,}"
             )
         return lines
