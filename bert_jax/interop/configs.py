@@ -142,7 +142,11 @@ def pad_id(file: JsonFile) -> int:
 def fields_of(family: Family) -> dict[str, tuple[str, type, Any]]:
     """Return the entries of `FIELDS` for the encoders of a family."""
     fields = FIELDS | dict(family.fields)
-    return {name: fields[name] for name in fields if name not in family.settings}
+    return {
+        field: (family.synonyms.get(name, name), kind, default)
+        for field, (name, kind, default) in fields.items()
+        if field not in family.settings
+    }
 
 
 def to_huggingface(spec: ModelSpec) -> dict[str, Any]:

@@ -67,8 +67,7 @@ _PRETRAINING: dict[str, tuple[Any, Any]] = {
 }
 # `segments` of the objective with the heads of a class.
 _SEGMENTS = {
-    NEXT_SENTENCE: "next_sentence",
-    SENTENCE_ORDER: "sentence_order",
+    **{purpose: segments for segments, purpose in _PAIR_PURPOSES.items()},
     BARE: "next_sentence",  # has a pooler
 }
 

@@ -33,9 +33,6 @@ DISTILBERT = family.Family(
     },
     exports=lambda encoder, purpose, tokenizer: not encoder.type_vocab_size,
     fields={
-        "hidden_size": ("dim", int, None),
-        "num_layers": ("n_layers", int, None),
-        "num_heads": ("n_heads", int, None),
         "intermediate_size": ("hidden_dim", int, None),
         "dropout_rate": ("dropout", float, 0.1),
         "attention_dropout_rate": ("attention_dropout", float, 0.1),

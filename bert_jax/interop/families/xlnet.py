@@ -46,9 +46,6 @@ XLNET = family.Family(
     exports=lambda encoder, purpose, tokenizer: encoder.positions == "relative",
     encoder_only=("ForQuestionAnswering",),
     fields={
-        "hidden_size": ("d_model", int, None),
-        "num_layers": ("n_layer", int, None),
-        "num_heads": ("n_head", int, None),
         "intermediate_size": ("d_inner", int, None),
         "dropout_rate": ("dropout", float, 0.1),
         "attention_dropout_rate": ("dropout", float, 0.1),
