@@ -15,7 +15,7 @@ import recipes
 
 from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import shard_writer, shards
+from bert_jax.corpus import shards
 from bert_jax.data import batches as batches_lib
 from bert_jax.tokenizer import pipelines
 
@@ -46,7 +46,7 @@ class Numbered:
         vocabulary += [f"x{i}" for i in range(5, self.vocab_size)]
         tokenizer = tokenizer_lib.make(pipelines.wordpiece(vocabulary, True, True))
         path = folder / "train-00000.arrow"
-        with shard_writer.ShardWriter(path, tokenizer) as writer:
+        with shards.ShardWriter(path, tokenizer) as writer:
             for d, sentences in enumerate(documents):
                 writer.add(sentences, str(d))
             shard = writer.close()

@@ -16,7 +16,6 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import (
     build_state,
     local_runner,
-    shard_writer,
     shards,
     sources,
     splits,
@@ -158,7 +157,7 @@ def _finish(
 ) -> None:
     """Remove empty shards, and write the tokenizer and the manifest."""
     listed: dict[str, list[shards.Shard]] = {name: [] for name in shards.SPLITS}
-    with storage.writing(folder, shard_writer.CONTINUES):
+    with storage.writing(folder, shards.CONTINUES):
         for result in results:
             for name in shards.SPLITS:
                 shard = getattr(result, name)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_jax import io_errors, storage, terminal
-from bert_jax.corpus import document_files, shard_writer, shards, sources, splits
+from bert_jax.corpus import document_files, shards, sources, splits
 from bert_jax.errors import UserError
 
 FOLDER = "unfinished"
@@ -120,7 +120,7 @@ def build_and_keep(
     """Build a split, and keep its result in the folder of the build."""
     result = splits.build_split(job, index, split)
     path = result_path(storage.path(job.output), index)
-    with storage.writing(path, shard_writer.CONTINUES):
+    with storage.writing(path, shards.CONTINUES):
         storage.write_text(path, json.dumps(dataclasses.asdict(result)))
     return result
 

@@ -17,7 +17,7 @@ import sentencex
 
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import shard_writer, shards, sources
+from bert_jax.corpus import shards, sources
 from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import UserError
 
@@ -105,7 +105,7 @@ def build_split(job: Job, index: int, split: sources.InputSplit) -> SplitResult:
     problems = Problems()
     documents = sources.read(split, job.source, problems)
     train, held_out = (
-        shard_writer.ShardWriter(folder / f"{name}-{index:05d}.arrow", job.tokenizer)
+        shards.ShardWriter(folder / f"{name}-{index:05d}.arrow", job.tokenizer)
         for name in shards.SPLITS
     )
     with train, held_out:
