@@ -145,11 +145,6 @@ def assemble(
 
 def _check_vocabulary(source: str, config_name: str, tokens: int, rows: int) -> None:
     """Check that the rows of an embedding fit the tokens of the vocabulary."""
-    if tokens > rows:
-        raise UserError(
-            f"{source}: the vocabulary has {tokens} tokens, the model only {rows} "
-            f"(vocab_size in {config_name})"
-        )
     padded = {-(-tokens // multiple) * multiple for multiple in _MULTIPLES}
     if rows not in padded | {tokens}:
         raise UserError(
