@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import toy_encoder
 from jax.extend import core
-from toy import TINY, assert_close, batch_of, relative_distance, sums_of
+from toy import TINY, batch_of, far_params, relative_distance, sums_of
 
 from bert_jax import config
 from bert_jax.errors import UserError
@@ -118,14 +117,8 @@ ACTIVATIONS = {
 }
 
 
-def random_params(c):
-    """All parameters far from initial: no two layers, heads or columns are alike."""
-    objective = masked_lm.MaskedLm(c, config.MaskedLmConfig(segments="full_sentences"))
-    params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
-    rng = np.random.default_rng(1)
-    return jax.tree.map(
-        lambda p: p + jnp.float32(rng.normal(size=p.shape) * 0.2), params
-    )
+def objective_of(c):
+    return masked_lm.MaskedLm(c, config.MaskedLmConfig(segments="full_sentences"))
 
 
 def packed_rows():
@@ -164,7 +157,7 @@ def test_loops_and_recomputation_change_nothing(name, change):
     """Loss and gradients, with dropout, where layers differ in kind."""
 
     c = family(name, **change)
-    params = random_params(c)
+    params = far_params(objective_of(c).init, 0.2)
 
     def loss_and_gradients(c):
         model = heads.PretrainingModel(c, sentence_head="")
@@ -199,7 +192,9 @@ def test_layers_outside_of_the_loop_are_recomputed():
         def total(params):
             return encoder.apply({"params": params}, inputs).hidden.sum()
 
-        program = jax.jit(jax.grad(total)).lower(random_params(c)["encoder"])
+        program = jax.jit(jax.grad(total)).lower(
+            far_params(objective_of(c).init, 0.2)["encoder"]
+        )
         return program.compile().as_text().count(" dot(")
 
     assert products(True) == products(False) > 0
@@ -231,10 +226,8 @@ def test_a_loop_repeats_groups_of_layers():
 
 def boxes(name):
     """Return the parameters of a family, boxed with the names of their dimensions."""
-    objective = masked_lm.MaskedLm(
-        family(name), config.MaskedLmConfig(segments="full_sentences")
-    )
-    return parameters.flatten(jax.eval_shape(objective.init, jax.random.key(0)))
+    init = objective_of(family(name)).init
+    return parameters.flatten(jax.eval_shape(init, jax.random.key(0)))
 
 
 def test_parameter_paths_equal_the_record():
@@ -259,8 +252,7 @@ def test_parameters_with_a_row_for_each_token(name):
 def test_initial_kernels_that_write_to_the_residuals_scale_with_depth():
     """ModernBERT divides by sqrt(2 N), also in the head's dense layer."""
     c = family("modernbert", hidden_size=256, num_heads=8, intermediate_size=512)
-    objective = masked_lm.MaskedLm(c, config.MaskedLmConfig(segments="full_sentences"))
-    params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
+    params = nn.unbox(jax.jit(objective_of(c).init)(jax.random.key(0)))
     layers = params["encoder"]["layers"]
     # The standard deviation of a normal distribution truncated at two deviations.
     full = 0.02 * 0.8796
@@ -342,10 +334,7 @@ def test_flops_of_parts():
             ({"positions": "relative"} | change, rf"{message}.*positions=relative")
             for change, message in (
                 ({"causal": True}, "causal=True"),
-                ({"feed_forward": "gated"}, "feed_forward=gated"),
-                ({"norm_placement": "pre"}, "norm_placement=pre"),
                 ({"embedding_size": 16}, "embedding_size=16"),
-                ({"embedding_norm": False}, "embedding_norm=False"),
                 ({"type_vocab_size": 1}, "type_vocab_size=1"),
                 ({"hidden_size": 33, "num_heads": 3}, "hidden_size=33 must be even"),
             )
@@ -443,34 +432,3 @@ def test_gpus_round_products_that_are_rounded_anyway():
         of_gradients = {dtype for shape, dtype in types if shape in ("32x48", "48x32")}
         assert of_logits == of_gradients == {"f32"} and of_intermediate == {"bf16"}
         assert ("192x32", "bf16") in types
-
-
-def test_a_variant_of_the_encoder(monkeypatch):
-    """The toy's parallel blocks, in a masked language model."""
-    monkeypatch.setattr(heads, "make_encoder", toy_encoder.make_toy_encoder)
-    c = toy_encoder.ToyEncoderConfig(**vars(family("eurobert", num_layers=2)))
-    params, inputs = random_params(c), packed_rows()
-    encode = functools.partial(heads.make_encoder(c).apply, return_hidden_states=True)
-    encode, layers = jax.jit(encode), params["encoder"]["layers"]
-    attention, zeros = (
-        layers["attention"],
-        functools.partial(jax.tree.map, jnp.zeros_like),
-    )
-    added = []
-    for changed in (
-        {},
-        {"attention": attention | {"output": zeros(attention["output"])}},
-        {"output": zeros(layers["output"])},
-    ):
-        encoder = params["encoder"] | {"layers": layers | changed}
-        states = encode({"params": encoder}, inputs).hidden_states
-        added.append(states[1] - states[0])
-    # A block adds what attention and feed-forward network add alone.
-    assert_close(added[0], added[1] + added[2], 1e-5)
-    # As a masked language model it is read at some positions.
-    apply = jax.jit(heads.PretrainingModel(c, sentence_head="").apply)
-    at, every = jnp.array([[2], [9]]), jnp.tile(jnp.arange(24), (2, 1))
-    some, whole = (
-        apply({"params": params}, inputs, read).mlm.compute() for read in (at, every)
-    )
-    assert_close(some, jnp.take_along_axis(whole, at[..., None], axis=1), 1e-5)

@@ -9,7 +9,7 @@ import pytest
 from toy import TINY, init, random_batch
 
 from bert_jax.model import dropout, randomness
-from bert_jax.objectives import masked_lm, metric_sums
+from bert_jax.objectives import masked_lm
 
 
 def row_keys(count, *, seed=0, purpose="dropout", step=1):
@@ -129,43 +129,31 @@ def test_the_gradient_uses_the_same_mask():
     assert np.allclose(grad * x, y)
 
 
-def loss(encoder, keys):
-    objective = masked_lm.MaskedLm(encoder)
-    compute = jax.jit(objective.sums)
-    got = compute(
-        init(TINY), random_batch(), dropout_keys=keys, sampling_keys=row_keys(8)
-    )
-    return metric_sums.ratio(got["mlm_loss"])
-
-
-def test_dropout_is_off_without_keys_and_on_with_them():
-    plain, dropped = loss(TINY, None), loss(TINY, row_keys(8))
-    assert plain != dropped
-    for name in ("dropout_rate", "attention_dropout_rate"):
-        one = dataclasses.replace(
-            TINY, **{"dropout_rate": 0.0, "attention_dropout_rate": 0.0, name: 0.1}
-        )
-        assert loss(one, row_keys(8)) not in (plain, dropped)
-
-
 SHARED = dataclasses.replace(TINY, num_layers=4, num_layer_groups=2)
 
 
 @pytest.mark.parametrize("encoder", [TINY, SHARED], ids=["plain", "shared layers"])
 def test_every_place_draws_masks_of_its_own(encoder, monkeypatch):
-    """No two dropouts of a step have the same keys."""
-    seen = []
+    """No two dropouts of a step have the same keys, and each has its rate."""
+    seen, rates = [], []
     real = dropout._dropout
 
     def record(x, keys, rate):
-        jax.debug.callback(lambda k: seen.append(np.asarray(k).tobytes()), keys)
+        def note(keys):
+            seen.append(np.asarray(keys).tobytes())
+            rates.append(rate)
+
+        jax.debug.callback(note, keys)
         return real(x, keys, rate)
 
     monkeypatch.setattr(dropout, "_dropout", record)
-    objective = masked_lm.MaskedLm(encoder)
-    params = init(encoder)
-    keys = {"dropout_keys": row_keys(8), "sampling_keys": row_keys(8)}
-    jax.jit(objective.sums)(params, random_batch(), **keys)
-    jax.effects_barrier()
-    assert len(seen) == 1 + 3 * encoder.num_layers
+    layers, params = encoder.num_layers, init(encoder)
+    encoder = dataclasses.replace(encoder, attention_dropout_rate=0.25)
+    sums = jax.jit(masked_lm.MaskedLm(encoder).sums)
+    for dropout_keys in (None, row_keys(8)):
+        assert not seen
+        keys = {"dropout_keys": dropout_keys, "sampling_keys": row_keys(8)}
+        sums(params, random_batch(), **keys)
+        jax.effects_barrier()
+    assert sorted(rates) == [0.1] * (1 + 2 * layers) + [0.25] * layers
     assert len(set(seen)) == len(seen)

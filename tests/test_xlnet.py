@@ -14,6 +14,7 @@ from toy import (
     TINY,
     assert_close,
     assert_trees_close,
+    far_params,
     loss_and_gradient,
     relative_distance,
 )
@@ -161,13 +162,7 @@ SHORT = dataclasses.replace(XLNET, num_layers=2)
 
 @functools.cache
 def random_params():
-    """Return parameters of `SHORT` far from initial ones."""
-    model = permutation_lm.PermutationLm(SHORT)
-    params = nn.unbox(jax.jit(model.init)(jax.random.key(0)))
-    rng = np.random.default_rng(1)
-    return jax.tree.map(
-        lambda p: p + jnp.float32(rng.normal(size=p.shape) * 0.1), params
-    )
+    return far_params(permutation_lm.PermutationLm(SHORT).init, 0.1)
 
 
 def compute(batch, *keys, **changes):

@@ -78,6 +78,14 @@ def params_of(init, seed=0):
     return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
 
 
+def far_params(init, scale):
+    """Return parameters of which no two layers, heads or columns are alike."""
+    params, rng = nn.unbox(jax.jit(init)(jax.random.key(0))), np.random.default_rng(1)
+    return jax.tree.map(
+        lambda p: p + jnp.float32(rng.normal(size=p.shape) * scale), params
+    )
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def sums_of(objective, params, batch, dropout_keys=None, sampling_keys=None):
     """Return the sums of an objective over a batch.
