@@ -19,6 +19,12 @@ def needs_compiler(test):
     return pytest.mark.plans(without(test))
 
 
+def on_tpu(name, arrays):
+    """Return the shapes and types of arrays that are on one TPU of a slice."""
+    place = jax.sharding.SingleDeviceSharding(topology.open_topology(name).devices[0])
+    return [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place) for x in arrays]
+
+
 def count_kernels(traced):
     """Count the kernels in a traced program for TPUs; for CPUs it has none."""
     on_cpus, on_tpus = (

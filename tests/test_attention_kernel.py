@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import SingleDeviceSharding
-from plans import count_kernels
+from plans import count_kernels, on_tpu
 
 from bert_jax import config
 from bert_jax.model import randomness, rotary
@@ -28,6 +27,7 @@ from bert_jax.training import sharding
 pytestmark = pytest.mark.usefixtures("checked_shapes")
 
 NO_BIASES = (None,) * 3
+HALF = "bfloat16"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +154,7 @@ def assert_equals_plain(case, got, plain=plain):
         (by_kernel, Case(1, 128, length=256, rate=0.5, documents=True, causal=True)),
         (by_kernel, Case(16, 64, rows=1, rate=0.1)),  # in two programs of the grid
         (by_kernel, Case(length=256, rate=0.1, window=20, documents=True)),
-        (by_kernel, Case(rate=0.1, dtype="bfloat16")),
+        (by_kernel, Case(rate=0.1, dtype=HALF)),
         (by_kernel, Case(4, 32, length=256, rotary=True, documents=True)),
         (by_kernel, Case(1, 128, rate=0.1, rotary=True)),
         # Queries meet some blocks of keys only.
@@ -174,12 +174,12 @@ def assert_equals_plain(case, got, plain=plain):
         ),
         # Queries meet some pieces only.
         (by_kernel_of_long_rows, Case(length=512, window=150, documents=True)),
-        (by_kernel_of_long_rows, Case(1, 128, 512, causal=True, dtype="bfloat16")),
+        (by_kernel_of_long_rows, Case(1, 128, 512, causal=True, dtype=HALF)),
         (by_cudnn, Case()),
         (by_cudnn, Case(documents=True, causal=True)),
         pytest.param(
             kernels_lib._cudnn,
-            Case(documents=True, causal=True, dtype="bfloat16"),
+            Case(documents=True, causal=True, dtype=HALF),
             id="cudnn",
             marks=pytest.mark.skipif(
                 not decisions.is_cudnn_available(), reason="no NVIDIA GPU"
@@ -197,7 +197,7 @@ def test_kernels_equal_the_plain_path(attend, case, simulated_kernels):
     [
         (by_kernel, Case(8, 32, 256, 4, rotary=True, documents=True)),
         (by_kernel_of_long_rows, Case(4, length=512, rows=4, rotary=True)),
-        (by_kernel_of_long_rows, Case(4, 64, 256, 4, documents=True, dtype="bfloat16")),
+        (by_kernel_of_long_rows, Case(4, 64, 256, 4, documents=True, dtype=HALF)),
     ],
     ids=lambda x: str(x) if isinstance(x, Case) else "",
 )
@@ -279,7 +279,7 @@ def test_cudnn_runs_on_the_rows_and_heads_of_a_device(causal, documents, monkeyp
     version = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
     monkeypatch.setattr(version, lambda: 91_300)
     monkeypatch.setattr(decisions, "is_cudnn_available", lambda: True)
-    case = dataclasses.replace(case, dtype="bfloat16")
+    case = dataclasses.replace(case, dtype=HALF)
 
     def differentiate(_, batch, *others):
         sources, *rows = batch
@@ -443,54 +443,34 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        ("v6e:1x1", Case(4, rate=0.1, dtype="bfloat16")),
+        ("v6e:1x1", Case(4, rate=0.1, dtype=HALF)),
         ("v5e:1x1", Case(4, 32, rate=0.1, documents=True, causal=True)),
-        pytest.param(
-            "v4:2x2x1",
-            Case(length=1024, window=64, rotary=True, dtype="bfloat16"),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "v6e:1x1",
-            Case(4, 32, 1024, documents=True, rotary=True, dtype="bfloat16"),
-            marks=pytest.mark.slow,
-        ),
-        ("v5e:1x1", Case(length=8192, rows=1, window=64, dtype="bfloat16")),
-        ("v4:2x2x1", Case(length=8192, rows=1, rotary=True, dtype="bfloat16")),
+        ("v5e:1x1", Case(length=8192, rows=1, window=64, dtype=HALF)),
+        ("v4:2x2x1", Case(length=8192, rows=1, rotary=True, dtype=HALF)),
         ("v4:2x2x1", Case(length=256, rate=0.1, documents=True, rotary=True)),
-        pytest.param(
-            "v4:2x2x1",
-            Case(length=1024, rate=0.1, rotary=True, dtype="bfloat16"),
-            marks=pytest.mark.slow,
+        ("v5p:2x2x1", Case(rate=0.1, dtype=HALF)),
+        ("tpu7x:2x2x1", Case(rate=0.1, dtype=HALF)),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in (
+                ("v4:2x2x1", Case(length=1024, window=64, rotary=True, dtype=HALF)),
+                ("v6e:1x1", Case(4, 32, 1024, documents=True, rotary=True, dtype=HALF)),
+                ("v4:2x2x1", Case(length=1024, rate=0.1, rotary=True, dtype=HALF)),
+                ("v5e:1x1", Case(length=1024, rate=0.1, documents=True, rotary=True)),
+                ("v5e:1x1", Case(4, 32, 512, rate=0.1, documents=True, rotary=True)),
+            )
         ),
-        pytest.param(
-            "v5e:1x1",
-            Case(length=1024, rate=0.1, documents=True, rotary=True),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "v5e:1x1",
-            Case(4, 32, 512, rate=0.1, documents=True, rotary=True),
-            marks=pytest.mark.slow,
-        ),
-        ("v5p:2x2x1", Case(rate=0.1, dtype="bfloat16")),
-        ("tpu7x:2x2x1", Case(rate=0.1, dtype="bfloat16")),
     ],
     ids=str,
 )
 def test_kernel_compiles(name, case, monkeypatch):
-    device = topology.open_topology(name).devices[0]
-    kind = device.device_kind
+    kind = topology.open_topology(name).devices[0].device_kind
     for module in (tpu_attention, tpu_attention_passes):
         monkeypatch.setattr(module, "device_kind", lambda: kind)
-    device = SingleDeviceSharding(device)
-    arrays = [
-        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for x in case.arrays()
-    ]
     in_pieces = case.window and case.length > decisions.MAX_LENGTH
     attend = kernels_lib._tpu_pieces if in_pieces else by_kernel
     run = jax.jit(functools.partial(output_and_gradients, case, attend))
-    text = run.lower(*arrays).compile().as_text()
+    text = run.lower(*on_tpu(name, case.arrays())).compile().as_text()
     kernels = [line for line in text.splitlines() if "tpu_custom_call" in line]
     for name in ("attention_forward", "attention_backward"):
         assert any(name in line for line in kernels)

@@ -7,15 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from plans import count_kernels
+from plans import count_kernels, on_tpu
 
 from bert_jax import config
 from bert_jax.model import cross_entropy
 from bert_jax.model.kernels import tpu_cross_entropy
 from bert_jax.objectives import metric_sums
-from bert_jax.planning import topology
 from bert_jax.training import sharding
 
 pytestmark = pytest.mark.usefixtures("checked_shapes")
@@ -169,12 +168,11 @@ def test_tpus_use_the_kernels_where_shapes_allow():
     ],
 )
 def test_kernels_compile(name, shape, size, columns):
-    place = SingleDeviceSharding(topology.open_topology(name).devices[0])
     types = [jnp.bfloat16, jnp.float32, jnp.float32, jnp.int32, jnp.float32]
     shapes = [(*shape, columns), (size, columns), (size,), shape, shape]
     arrays = [
-        jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+        jax.ShapeDtypeStruct(shape, dtype)
         for shape, dtype in zip(shapes, types, strict=True)
     ]
-    text = jax.jit(by_kernel).lower(*arrays).compile().as_text()
+    text = jax.jit(by_kernel).lower(*on_tpu(name, arrays)).compile().as_text()
     assert "cross_entropy_forward" in text and "cross_entropy_backward" in text

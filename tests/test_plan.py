@@ -11,20 +11,30 @@ import commands
 import jax
 import jax.numpy as jnp
 import pytest
-from plans import fake_phase, fake_plan, needs_compiler
+from plans import fake_phase, fake_plan, needs_compiler, on_tpu
 from recipes import build, load
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import cross_entropy, products
-from bert_jax.planning import collectives, cost, hlo, page, plan, search, topology
+from bert_jax.planning import (
+    collectives,
+    cost,
+    hlo,
+    page,
+    plan,
+    schedule,
+    search,
+    topology,
+)
 from bert_jax.planning import phase as phase_lib
 from bert_jax.run import plan as run_plan
 from bert_jax.training import sharding
 
-# ---- parser of programs; the fixtures are hand-written in the compiler's forms
+# ---- parser of programs
 
+# The fixtures are hand-written in the compiler's forms.
 FIXTURES = commands.ROOT / "tests/fixtures/hlo"
 
 
@@ -124,6 +134,79 @@ def test_a_permutation_that_moves_nothing_is_no_collective():
     )
     assert kinds.count("collective-permute") == 1
     assert left == [kind for kind in kinds if kind != "collective-permute"]
+
+
+# ---- the compiler's estimate of a program, and its schedule
+
+COSTS = (FIXTURES / "costs.txt").read_text(encoding="utf-8")
+# A slice [128, 256] of float32.
+SLICE = 4 * 128 * 256
+RATES = cost.Rates(flops=64.0, hbm_bytes=128.0)
+
+
+def test_bundles_count_by_trip_count():
+    text = (FIXTURES / "bundles.txt").read_text(encoding="utf-8")
+    outside = 5  # branches back to a loop among them
+    inner = 2 * 3 + 1  # and one that does not say how often
+    assert schedule.scheduled_cycles(text) == outside + 6 * (7 + inner) + 10 * 2
+
+
+def test_traffic_counts_slices_instead_of_whole_arrays():
+    program = hlo.Program(COSTS)
+    body = program.computations["main"]
+    got = {n: cost.hbm_traffic(program, body[n]) for n in ("x", "y", "k", "o")}
+    assert got == {
+        "x": 2 * SLICE + 4,
+        "y": SLICE,  # the result stays on the chip
+        "k": SLICE,
+        "o": 2 * SLICE + 4 + 4 * 128,
+    }
+
+
+def test_kernel_without_schedule_counts_products_or_bytes():
+    got = cost.measure(hlo.Program(COSTS), RATES)
+    # 65,536 operations are 1,024 cycles; to write a slice takes as long.
+    assert (got.estimated, got.kernels, got.scheduled) == (4000, 1, None)
+    assert got.kernel_cycles == 1024.0
+    slower = cost.measure(hlo.Program(COSTS), cost.Rates(32.0, 128.0))
+    assert slower.kernel_cycles == 2048.0
+    assert cost.measure(hlo.Program(COSTS), cost.Rates(0, 0)).kernel_cycles == 0.0
+
+
+def test_schedule_or_bytes_whichever_is_more():
+    """The compiler writes the schedule of only one of two equal operations."""
+    schedules = {"x": 10, "y": 3000, "k": 5000}
+    got = cost.measure(hlo.Program(COSTS), RATES, schedules)
+    assert got.estimated == 4000 and got.kernel_cycles == 5000.0
+    arrays = {"x": 2 * SLICE + 4, "o": 2 * SLICE + 4 + 4 * 128}
+    # `o` has only an estimate, which is less than its bytes take.
+    assert got.scheduled == sum(arrays.values()) / 128 + 2 * 3000 + 5000
+    other = COSTS.replace("add(%p.6, %p.6)", "multiply(%p.6, %p.6)")
+    changed = cost.measure(hlo.Program(other), RATES, schedules)
+    assert got.scheduled - changed.scheduled == 3000 - SLICE / 128
+
+
+def test_page_has_both_measures():
+    def rows(clock=1.05e9, **fields):
+        cycles = cost.Cost(1_050_000, 2, 525_000.0, **fields)
+        got = fake_plan(dataclasses.replace(fake_phase(), cost=cycles, clock=clock))
+        generation = dataclasses.replace(got.topology.generation, clock=clock)
+        shape = dataclasses.replace(got.topology, generation=generation)
+        text = page.format_page(dataclasses.replace(got, topology=shape))
+        return {line[:32].strip(): line[32:].split() for line in text.splitlines()}
+
+    estimate = rows(scheduled=None)
+    assert estimate["kernels, million cycles"][:3] == ["0.53", "lower", "bound;"]
+    assert estimate["estimated, ms"][0] == "1.50"
+    assert "scheduled, ms" not in estimate
+    both = rows(scheduled=2_100_000.0)
+    assert both["kernels, million cycles"][:2] == ["0.53", "by"]
+    assert both["estimated, ms"][0] == "1.50"
+    assert both["scheduled, ms"] == ["2.00"]
+    assert both["a step of phase 1, ms"][-2:] == ["1.5", "2.0"]
+    without_clock = rows(clock=0, scheduled=None)
+    assert "kernels, million cycles" in without_clock
+    assert "estimated, ms" not in without_clock
 
 
 # ---- slices
@@ -464,10 +547,8 @@ def test_alternatives_can_be_sharded():
 @needs_compiler
 def test_accuracy_needs_no_extra_pass_over_the_logits():
     """On a TPU, the masked token head is as fast with accuracy as without."""
-    [device, *_] = topology.open_topology("v4:2x2x1").devices
-    on_device = jax.sharding.SingleDeviceSharding(device)
     shapes = [
-        jax.ShapeDtypeStruct(shape, dtype, sharding=on_device)
+        jax.ShapeDtypeStruct(shape, dtype)
         for shape, dtype in (
             ((640, 128), jnp.bfloat16),
             ((30592, 128), jnp.float32),
@@ -484,7 +565,9 @@ def test_accuracy_needs_no_extra_pass_over_the_logits():
             return losses.mean(), is_correct(logits, labels)
 
         gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))
-        text = phase_lib._compile(gradients.lower(*shapes)).as_text()
+        text = phase_lib._compile(
+            gradients.lower(*on_tpu("v4:2x2x1", shapes))
+        ).as_text()
         return cost.measure(hlo.Program(text)).estimated
 
     without = cycles(lambda logits, labels: jnp.zeros(labels.shape))
@@ -496,11 +579,17 @@ def test_accuracy_needs_no_extra_pass_over_the_logits():
 
 @needs_compiler
 def test_command_prints_only_json():
+    """Twice the rows take more cycles of kernels."""
     got = commands.run(
         "plan",
         "--config=configs/bert_miniature.py:smoke",
-        "--config.encoder.num_layers=1",
+        "--config.encoder.num_layers=2",
+        "--config.encoder.hidden_size=128",
         "--config.encoder.vocab_size=200",
+        "--config.encoder.max_position_embeddings=128",
+        "--config.phases[0].length=128",
+        "--config.phases[1].length=128",
+        "--config.phases[1].batch_size=16",
         "--topology=v5e:1x1",
         "--json",
         "--schedule",
@@ -508,14 +597,21 @@ def test_command_prints_only_json():
     values = json.loads(got.stdout)
     assert values["chips"] == values["hosts"] == 1
     assert values["fits"] and values["suggestions"] == []
-    assert [phase["length"] for phase in values["phases"]] == [32, 64]
-    assert values["phases"][0]["traffic"] == []
-    for phase in values["phases"]:
+    few, many = values["phases"]
+    assert few["length"] == 128 and few["traffic"] == []
+    # One layer of two is computed at all positions, forward and backward: its two ends,
+    # and its attention. After the last layer comes the cross entropy.
+    assert few["cost"]["kernels"] == many["cost"]["kernels"] == 8
+    ratio = many["cost"]["kernel_cycles"] / few["cost"]["kernel_cycles"]
+    assert 1.5 < ratio < 5
+    for phase in (few, many):
         assert 0 < phase["cost"]["scheduled"] < phase["cycles"]
+        seconds = phase["cost"]["scheduled"] / 1.5e9
+        assert phase["scheduled_seconds_without_collectives"] == pytest.approx(seconds)
     assert got.stderr.splitlines() == [
         "importing JAX",
-        "compiling phase 1 of 2, length 32",
-        "compiling phase 2 of 2, length 64",
+        "compiling phase 1 of 2, length 128",
+        "compiling phase 2 of 2, length 128",
     ]
 
 

@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from plans import count_kernels
+from plans import count_kernels, on_tpu
 
 from bert_jax import config
 from bert_jax.model import randomness
 from bert_jax.model.kernels import residual
-from bert_jax.planning import topology
 from bert_jax.training import sharding
 
 pytestmark = pytest.mark.usefixtures("checked_shapes")
@@ -163,17 +162,11 @@ def test_tpus_use_the_kernel_where_shapes_allow():
     ],
 )
 def test_kernel_compiles(name, shape, dtype):
-    sharding = SingleDeviceSharding(topology.open_topology(name).devices[0])
-    arrays = [
-        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-        for x in arrays_of(shape, dtype)
-    ]
-    keys = jax.ShapeDtypeStruct(shape[:1], jnp.uint32, sharding=sharding)
-
     def run(*arrays):
         *arrays, keys = arrays
         encoder = encoder_of(shape[-1], dtype=dtype)
         return output_and_gradients(by_kernel, encoder, *arrays, dropout_keys=keys)
 
-    text = jax.jit(run).lower(*arrays, keys).compile().as_text()
+    arrays = on_tpu(name, [*arrays_of(shape, dtype), keys_of(shape[0])])
+    text = jax.jit(run).lower(*arrays).compile().as_text()
     assert "residual_forward" in text and "residual_backward" in text
