@@ -161,11 +161,13 @@ def test_a_process_opens_only_the_shards_of_its_groups(corpus, monkeypatch):
         return read(folder, shard)
 
     monkeypatch.setattr(chunks.shards, "read_shard", record)
-    halves = []
+    halves, whole = [], make(corpus, configure(groups=2)).batch(3)
     for rows in (np.arange(16), np.arange(16, 32)):
         opened.clear()
-        make(corpus, configure(groups=2), rows=rows)
+        made = make(corpus, configure(groups=2), rows=rows)
         halves.append(set(opened))
+        for name, values in made.batch(3).items():
+            assert np.array_equal(values, whole[name][rows]), name
     assert len(halves[0] & halves[1]) <= 1  # a shard may be cut
     assert halves[0] | halves[1] == {s.file for s in corpus.shards["train"]}
 

@@ -9,51 +9,16 @@ import sys
 import commands
 import jax
 import numpy as np
-import pod_batches
 import published
 import pytest
 import runs
 
-from bert_jax import pretraining
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
 from bert_jax.training import processes, restore
 
 pytestmark = pytest.mark.pods
-
-
-# ---- batches
-
-
-@pytest.fixture(scope="module")
-def read_by_two(corpus, tmp_path_factory):
-    """A folder with the rows that each of two processes read."""
-    place = tmp_path_factory.mktemp("read")
-    script = runs.ROOT / "tests" / "pod_batches.py"
-    command = [sys.executable, str(script), str(place), str(corpus.folder)]
-    runs.succeed(runs.launch(2, 4, command))
-    return place
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", range(len(pod_batches.CASES)))
-def test_processes_read_their_rows_of_the_batches_of_one(case, read_by_two, corpus):
-    axes, groups = pod_batches.CASES[case]
-    config = pod_batches.case_config(str(corpus.folder), axes, groups)
-    parts = [np.load(read_by_two / f"case{case}-process{p}.npz") for p in range(2)]
-    for step in pod_batches.STEPS:
-        whole = pretraining.batch_of_step(config, step + 1)
-        for part in parts:
-            for name, values in whole.items():
-                got = part[f"{step}/{name}"]
-                assert got.dtype == values.dtype
-                assert np.array_equal(got, values[part["rows"]]), name
-    owned = np.concatenate([part["rows"] for part in parts])
-    assert set(owned.tolist()) == set(range(16))
-    # No more than the devices hold: rows are repeated over tensor alone.
-    repeats = max(axes.get("tensor", 1) // 4, 1)
-    assert len(owned) == 16 * repeats
 
 
 # ---- checkpoints of other projects
@@ -93,14 +58,14 @@ def test_processes_read_each_published_array_once(tmp_path):
 
 # ---- runs
 
-STEPS = "--config.phases[0].steps=16"
+RUN = "--config.phases[0].steps=16", "--config.data.shard_groups=2"
 
 
 @pytest.fixture(scope="module")
 def one_process(corpus, tmp_path_factory):
     """The run in one process with one device."""
     workdir = tmp_path_factory.mktemp("one")
-    commands.succeed("pretrain", *runs.flags_of(corpus, workdir, STEPS))
+    commands.succeed("pretrain", *runs.flags_of(corpus, workdir, *RUN))
     return workdir
 
 
@@ -119,7 +84,7 @@ def one_process(corpus, tmp_path_factory):
 def test_many_processes_train_as_one_does(
     processes, devices, flags, one_process, corpus, tmp_path
 ):
-    command = runs.pretrain(corpus, tmp_path / "run", STEPS, *flags)
+    command = runs.pretrain(corpus, tmp_path / "run", *RUN, *flags)
     done = runs.succeed(runs.launch(processes, devices, command))
     runs.assert_same_curve(tmp_path / "run", one_process, 1e-5)
     # One process speaks and writes.
@@ -135,7 +100,7 @@ def test_many_processes_train_as_one_does(
 def test_checkpoints_move_between_numbers_of_processes(one_process, corpus, tmp_path):
     """Saved by four processes and continued by one, on another mesh."""
     mesh = ["--config.mesh.fsdp=2"]
-    command = runs.pretrain(corpus, tmp_path / "run", STEPS, *mesh)
+    command = runs.pretrain(corpus, tmp_path / "run", *RUN, *mesh)
     stopped = runs.Watched(runs.launch(4, 2, command))
     assert stopped.wait_for("train step 3/16"), stopped.text
     stopped.process.send_signal(signal.SIGTERM)
@@ -143,7 +108,7 @@ def test_checkpoints_move_between_numbers_of_processes(one_process, corpus, tmp_
     step = int(restore.find(tmp_path / "run").name)
     assert 3 <= step < 16
     other_mesh = ["--config.mesh.data=2", "--config.mesh.tensor=2"]
-    command = runs.pretrain(corpus, tmp_path / "run", STEPS, *other_mesh)
+    command = runs.pretrain(corpus, tmp_path / "run", *RUN, *other_mesh)
     done = runs.succeed(runs.launch(1, 4, command))
     assert f"continuing at step {step} of 16" in done.text
     runs.assert_same_curve(tmp_path / "run", one_process, 1e-5)
@@ -160,7 +125,7 @@ def test_a_slow_host_shows(corpus, tmp_path):
         "pipeline.Pipeline.batches = late if sys.argv[-1][-1] == '1' else batches;"
         "command_line.main(pretrain.main, pretrain.define_flags)"
     )
-    flags = runs.flags_of(corpus, tmp_path / "run", STEPS)
+    flags = runs.flags_of(corpus, tmp_path / "run", *RUN)
     runs.succeed(runs.launch(2, 1, [sys.executable, "-c", wrapper, *flags]))
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
     last = [r for r in map(json.loads, text.splitlines()) if r["split"] == "train"][-1]
