@@ -120,6 +120,48 @@ def test_killed_five_times_ends_like_undisturbed(
     runs.assert_same_end(workdir, undisturbed(processes, 2, *LONG))
 
 
+@pytest.mark.slow
+def test_fine_tuning_killed_three_times_ends_like_undisturbed(pretrained, tmp_path):
+    """With the same results and predictions; fewer kills if the run ends before."""
+    flags = [
+        f"--config={runs.ROOT}/configs/classifier.py:smoke",
+        f"--config.init_from={pretrained}",
+        "--config.epochs=15.0",
+        "--config.lengths=2",
+        "--config.keep_best=loss",
+        "--config.loop.eval_every=7",
+        "--config.loop.checkpoint_every=5",
+    ]
+    rng = np.random.default_rng(0)
+    words = ["the", "a", "object", "value", "name", "is", "of", "to", "in", "class"]
+    for name, count in (("train", 64), ("eval", 16)):
+        texts = [rng.choice(words, rng.integers(3, 25)) for _ in range(count)]
+        rows = [f"{' '.join(text)}\t{'class' in text}\n" for text in texts]
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(rows))
+        flags.append(f"--config.task.{name}={tmp_path / name}.tsv")
+    whole, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    undisturbed, command = (
+        commands.command("finetune_classifier", *flags, f"--workdir={folder}")
+        for folder in (whole, killed)
+    )
+    runs.succeed(undisturbed)
+    kills = 0
+    while kills < 3 and not (killed / "results.json").exists():
+        watched = runs.Watched(command)
+        if watched.wait_for("train step"):
+            time.sleep(random.Random(time.time_ns()).uniform(0, 1))
+        watched.process.kill()
+        kills += watched.end() < 0
+    assert kills
+    runs.succeed(command)
+    runs.assert_same_end(killed, whole)
+    for name in ("results.json", "predictions.tsv"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    records = [r for r in runs.metrics(killed) if r["split"] == "eval"]
+    results = json.loads((killed / "results.json").read_text())
+    assert results["step"] == min(records, key=lambda r: r["loss"])["step"]
+
+
 # ---- SIGTERM
 
 
