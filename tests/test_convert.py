@@ -13,7 +13,6 @@ import published
 import pytest
 import saved
 import tokenizers
-import toy_objective
 from commands import assert_refused, call, succeed
 from saved import native_model, run_of
 from toy import TINY as WITH_LOOP
@@ -287,9 +286,9 @@ def test_words_of_an_exported_tagger_have_a_space_before_them(
     assert vocabularies.with_space_before_words(read) == read
 
 
-def spec_of(objective, run=None):
+def spec_of(objective):
     """Return the class for a model of an objective, without its parameters."""
-    about = metadata_lib.of_run(run or run_of(objective), objective, TOKENIZER)
+    about = metadata_lib.of_run(run_of(objective), objective, TOKENIZER)
     return lazy_checkpoint.spec_of(lazy_checkpoint.LazyCheckpoint("run", about, {}))
 
 
@@ -490,11 +489,6 @@ def test_encoders_that_no_class_computes_are_refused():
         made = objective(dataclasses.replace(TINY, **settings))
         with pytest.raises(UserError, match=f"run cannot be exported: .*{message}"):
             spec_of(made)
-
-
-def test_an_objective_without_a_class_is_exported_as_the_bare_encoder():
-    made = toy_objective.Replaced(TINY, toy_objective.ReplacedConfig())
-    assert spec_of(made, toy_objective.ToyPretrainConfig()).name == "BertModel"
 
 
 def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):

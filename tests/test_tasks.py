@@ -1,4 +1,4 @@
-"""Requirements of `tasks.Task`, checked for every task, and adding a new task."""
+"""Requirements of `tasks.Task`, checked for every task."""
 
 import json
 
@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 import questions
 from toy import TINY
-from toy_objective import Replaced, ToyPretrainConfig
-from toy_task import Length, LengthConfig, ToyFinetuneConfig
 
 from bert_jax import config as config_lib
-from bert_jax import finetuning, pretraining, recipe_variants
+from bert_jax import finetuning
 from bert_jax.tasks import choice, classification, embedding, squad, tagging
-from bert_jax.training import restore
 
 # Files by name. A name begins with the task that reads it.
 FILES = {
@@ -58,7 +55,6 @@ def tasks(wordpiece, tmp_path_factory):
         "embedding": make(
             embedding.Embedding, config_lib.EmbeddingConfig, "embedding", ".csv"
         ),
-        "toy": lambda: Length(LengthConfig(), wordpiece),
     }
     for name, no_answers in (("squad 1.1", False), ("squad 2.0", True)):
         (folder / name).mkdir()
@@ -75,7 +71,7 @@ def tasks(wordpiece, tmp_path_factory):
 
 NAMES = (
     *("classification", "regression", "tagging", "choice", "embedding"),
-    *("squad 1.1", "squad 2.0", "toy"),
+    *("squad 1.1", "squad 2.0"),
 )
 
 
@@ -118,43 +114,3 @@ def test_fingerprints_identify_the_examples(tasks):
 def test_a_run_with_an_undefined_score_is_not_the_best():
     scores = {"first": {"p": float("nan")}, "second": {"p": 0.2}, "third": {"p": 0.1}}
     assert finetuning.summarise(scores)["best"] == {"run": "second", "by": "p"}
-
-
-@pytest.mark.slow
-@pytest.mark.runs
-def test_an_objective_and_a_task_are_added_by_one_entry_each(
-    corpus, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setitem(pretraining.OBJECTIVES, "replaced", Replaced)
-    monkeypatch.setitem(finetuning.TASKS, "length", Length)
-    cfg = config_lib.to_configdict(ToyPretrainConfig())
-    recipe_variants.shrink_pretraining(cfg)
-    cfg.encoder.vocab_size = 0
-    cfg.encoder.dtype = "float32"
-    cfg.data.corpus = str(corpus.folder)
-    cfg.phases = cfg.phases[:1]
-    cfg.objective.rate = 0.5
-    config = config_lib.from_configdict(ToyPretrainConfig, cfg)
-    state, _ = pretraining.pretrain(config, str(tmp_path / "pretrain"))
-    assert int(state.step) == 3
-    records = [
-        json.loads(line)
-        for line in (tmp_path / "pretrain/metrics.jsonl").read_text().splitlines()
-    ]
-    for record in records:
-        # The weight of this loss is 2.
-        assert record["loss"] == pytest.approx(2 * record["replaced_loss"], rel=1e-5)
-    # The report shows its accuracy beside the loss.
-    assert "replaced_accuracy" in capsys.readouterr().err
-
-    cfg = config_lib.to_configdict(
-        ToyFinetuneConfig(init_from=str(tmp_path / "pretrain"))
-    )
-    cfg.update(batch_size=8, epochs=2.0)
-    config = config_lib.from_configdict(ToyFinetuneConfig, cfg)
-    results = finetuning.finetune(config, str(tmp_path / "finetune"))
-    assert results["examples"] == 24 and "correct" in results
-    assert len(json.loads((tmp_path / "finetune/lengths.json").read_text())) == 24
-    assert finetuning.finetune(config, str(tmp_path / "finetune")) == results
-    metadata = restore.read_metadata(restore.find(tmp_path / "finetune"))
-    assert metadata.config["task"]["kind"] == "length"
