@@ -153,6 +153,17 @@ def params(workdir):
     return restore.load_params(newest, shapes).params
 
 
+def assert_smoke_run(workdir):
+    """Check checkpoints, reports and loss of the first phase of a shrunk recipe."""
+    assert {p.name for p in (workdir / "checkpoints").iterdir()} == {"2", "3"}
+    records = metrics(workdir)
+    splits = ["train", "train", "eval", "train", "eval"]
+    expected = [*zip(splits, (1, 2, 2, 3, 3), strict=True)]
+    assert [(r["split"], r["step"]) for r in records] == expected
+    (loss,) = (value for key, value in records[-1].items() if key.endswith("lm_loss"))
+    assert 5.3 < loss < 8.3
+
+
 def assert_same_end(workdir, reference):
     """The same bits, and the same reports."""
     assert restore.find(workdir).name == restore.find(reference).name

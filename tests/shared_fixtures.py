@@ -3,11 +3,13 @@
 import functools
 import gc
 import json
+import pathlib
 import pydoc_data.topics
 import types
 
 import jax
 import jaxtyping
+import numpy as np
 import pytest
 import tensorflow as tf
 from jax.experimental.pallas import tpu as pltpu
@@ -151,6 +153,23 @@ def byte_bpe_corpus(text_file, byte_bpe, tmp_path_factory):
 def pretrained(corpus, tmp_path_factory):
     """A workdir for fine-tuning to begin with."""
     return saved.pretrained(corpus, tmp_path_factory.mktemp("pretrained"))
+
+
+@pytest.fixture(scope="session")
+def labelled_files(tmp_path_factory):
+    """Files to train and to evaluate on: a label depends on one word of the text."""
+    folder, rng = tmp_path_factory.mktemp("labelled"), np.random.default_rng(0)
+    words = ["the", "a", "object", "value", "name", "module", "is", "of", "to", "in"]
+    files = {}
+    for name, count in (("train", 200), ("eval", 40)):
+        lines = ["text\tlabel\n"]
+        for i in range(count):
+            label = ["class", "statement"][i % 2]
+            text = " ".join([*rng.choice(words, 6), label, *rng.choice(words, 3)])
+            lines.append(f"{text}\tabout {label}\n")
+        files[name] = str(folder / f"{name}.tsv")
+        pathlib.Path(files[name]).write_text("".join(lines))
+    return files
 
 
 def _run_kernels(monkeypatch, interpreter):

@@ -153,23 +153,15 @@ def test_a_process_may_compile_for_longer_than_gloo_waits(slow, corpus, tmp_path
 
 
 @pytest.mark.slow
-def test_fine_tuning_in_two_processes(one_process, tmp_path):
+def test_fine_tuning_in_two_processes(one_process, labelled_files, tmp_path):
     """The same predictions, losses and results as in one."""
-    rng = np.random.default_rng(0)
-    for name, count in (("train", 48), ("eval", 20)):
-        lines = ["text\tlabel"]
-        for _ in range(count):
-            label = rng.choice(["list", "string"])
-            lines.append(f"the {label} has {rng.integers(9)} elements\t{label}")
-        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
     command = [
         sys.executable,
         "-m",
         "bert_jax.run.finetune_classifier",
         f"--config={runs.ROOT}/configs/classifier.py:smoke",
         f"--config.init_from={one_process}",
-        f"--config.task.train={tmp_path}/train.tsv",
-        f"--config.task.eval={tmp_path}/eval.tsv",
+        *(f"--config.task.{part}={path}" for part, path in labelled_files.items()),
         "--config.task.length=16",
     ]
     results = []
