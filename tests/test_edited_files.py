@@ -10,8 +10,8 @@ import toy
 
 from bert_jax import config, prediction
 from bert_jax.errors import UserError
-from bert_jax.training import curves, metrics_file, restore, workdir
 from bert_jax.training import metadata as metadata_lib
+from bert_jax.training import metrics_file, restore, workdir
 
 CONFIG = config.PretrainConfig()
 
@@ -186,9 +186,3 @@ def test_metrics_without_records_are_refused(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("null\n")
     with pytest.raises(UserError, match="has no records"):
         metrics_file.read(tmp_path)
-
-
-def test_metrics_without_curves_are_refused():
-    records = [{"step": 1, "split": "train", "padding_fraction": 0.1}]
-    with pytest.raises(UserError, match="R has no metrics to plot"):
-        curves.draw(records, "R")

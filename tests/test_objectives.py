@@ -22,6 +22,7 @@ from bert_jax.objectives import (
     embedding,
     masked_lm,
     permutation_lm,
+    regression,
     replaced_tokens,
     spans,
     tagging,
@@ -46,6 +47,7 @@ OBJECTIVES = {
     "classification": classification.Classification(
         TINY, 3, class_weights=(0.5, 2.0, 1.5), label_smoothing=0.2
     ),
+    "regression": regression.Regression(TINY),
     "tagging": tagging.Tagging(TINY, 3),
     "choice": choice.Choice(TINY, 3),
     "spans": spans.Spans(XLNET),

@@ -34,27 +34,21 @@ def test_from_text_to_corpus(text_file, tmp_path):
         assert f"{documents:,} documents" in done.stderr
 
 
-def test_published_vocabulary(text_file, wordpiece, tmp_path):
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join(wordpiece.tokens), encoding="utf-8")
-    flags = [f"--input={text_file}", f"--tokenizer={vocabulary}"]
-    succeed("build_corpus", *flags, "--nolower_case", f"--output={tmp_path / 'c'}")
-    tokenizer = shards.open_corpus(tmp_path / "c").tokenizer
-    normaliser = tokenizer.steps()["normalizer"]
-    assert not normaliser["lowercase"] and not normaliser["strip_accents"]
-    assert tokenizer.tokens == wordpiece.tokens
-
-
-@pytest.mark.parametrize("cased", [False, True])
-def test_published_vocabulary_shows_its_case(text_file, wordpiece, tmp_path, cased):
-    vocabulary = tmp_path / "vocab.txt"
-    tokens = [*wordpiece.tokens, *["Capital"] * cased]
+@pytest.mark.parametrize(
+    ("more", "flags", "is_cased"),
+    [([], [], False), (["Capital"], [], True), ([], ["--nolower_case"], True)],
+)
+def test_published_vocabulary_shows_its_case(
+    more, flags, is_cased, text_file, wordpiece, tmp_path
+):
+    vocabulary, tokens = tmp_path / "vocab.txt", [*wordpiece.tokens, *more]
     vocabulary.write_text("\n".join(tokens), encoding="utf-8")
-    flags = [f"--input={text_file}", f"--tokenizer={vocabulary}"]
+    flags = [f"--input={text_file}", f"--tokenizer={vocabulary}", *flags]
     succeed("build_corpus", *flags, f"--output={tmp_path / 'c'}")
     tokenizer = shards.open_corpus(tmp_path / "c").tokenizer
+    assert tokenizer.tokens == tokens
     normaliser = tokenizer.steps()["normalizer"]
-    assert normaliser["lowercase"] == normaliser["strip_accents"] == (not cased)
+    assert normaliser["lowercase"] == normaliser["strip_accents"] == (not is_cased)
 
 
 def test_bad_text_is_reported_and_the_rest_is_kept(tmp_path, wordpiece):
