@@ -141,14 +141,9 @@ def packed_rows():
     ("name", "change"),
     [
         ("bert", {"remat": "attention", "num_layers": 2}),
-        pytest.param(
-            "bert",
-            {"remat": "layer", "dtype": "bfloat16", "num_layers": 2},
-            marks=pytest.mark.runs,
-        ),
         ("albert", {}),
         pytest.param("modernbert", {"num_layers": 7}, marks=pytest.mark.slow),
-        ("deberta", {"remat": "attention", "num_layers": 2}),
+        ("deberta", {"remat": "layer", "num_layers": 2}),
         pytest.param("ultrabert", {"remat": "layer"}, marks=pytest.mark.slow),
     ],
     ids=str,
@@ -174,11 +169,8 @@ def test_loops_and_recomputation_change_nothing(name, change):
     plain = dataclasses.replace(c, scan_layers=False, remat="none")
     expected = loss_and_gradients(plain)
     # Sums have another order.
-    if c.dtype == "float32":
-        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-            assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1.0)
-    else:
-        assert relative_distance(got, expected) < 0.02
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1.0)
 
 
 def test_layers_outside_of_the_loop_are_recomputed():
