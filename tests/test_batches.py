@@ -15,7 +15,7 @@ from restatement import permute, word
 from bert_jax import config as config_lib
 from bert_jax import pretraining
 from bert_jax.corpus import shards
-from bert_jax.data import chunks, random_bits, segments
+from bert_jax.data import chunks, pipeline, random_bits, segments
 from bert_jax.errors import UserError
 
 
@@ -227,3 +227,20 @@ def test_one_document_is_not_enough(tmp_path, wordpiece):
         make(corpus, configure(groups=4))
     batch = make(corpus, configure(masked("sentence_order"))).batch(0)
     assert batch["sop_weights"].all()
+
+
+def test_streams_are_not_autotuned(monkeypatch):
+    """Without autotuning a stream ends at once.
+
+    Its thread took up to a minute to end, in one of ten cases on busy CPUs.
+    """
+    monkeypatch.setattr(tf.data.Dataset, "as_numpy_iterator", lambda dataset: dataset)
+    made = pipeline.Pipeline(lambda step: {"step": step})
+    assert made.batches(0, 10**9).options().autotune.enabled is False
+
+
+def test_a_stream_is_a_range_of_steps():
+    made = pipeline.Pipeline(lambda step: {"square": tf.square(step)})
+    batches = list(made.batches(3, 6))
+    assert [batch["square"] for batch in batches] == [9, 16, 25]
+    assert made.batch(5)["square"] == 25

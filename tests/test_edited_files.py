@@ -1,8 +1,10 @@
-"""Edited and damaged files of a run: a message of one line, or no harm."""
+"""Files and folders of a run: edited, damaged, claimed and of others."""
 
 import dataclasses
+import fcntl
 import json
 import math
+import time
 
 import numpy as np
 import pytest
@@ -117,6 +119,28 @@ def test_other_files_in_a_folder_are_no_run(tmp_path):
     (tmp_path / "latest").symlink_to("nowhere")
     claim(tmp_path)
     claim(tmp_path, dataclasses.replace(CONFIG, seed=CONFIG.seed + 1))
+
+
+def test_a_start_that_was_refused_can_be_corrected(tmp_path, capsys):
+    """A workdir belongs to a config from when there is something to lose."""
+    corrected = dataclasses.replace(CONFIG, seed=1)
+    with workdir.claim(tmp_path, CONFIG):
+        (tmp_path / "metrics.jsonl").touch()
+        (tmp_path / "checkpoints").mkdir()
+    with workdir.claim(tmp_path, corrected):
+        (tmp_path / "metrics.jsonl").write_text("{}")
+    assert "config changed" not in capsys.readouterr().err
+    with pytest.raises(UserError, match="seed: was 1, is now 0"):
+        claim(tmp_path)
+
+
+def test_of_two_first_starts_one_leaves_no_trace(tmp_path):
+    with open(tmp_path / "lock", "w") as lock:  # the other one has only just begun
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process is running"):
+            claim(tmp_path)
+    claim(tmp_path)
+    assert time.time() - 60 < workdir.first_start(tmp_path) <= time.time()
 
 
 @pytest.fixture

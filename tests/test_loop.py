@@ -24,6 +24,7 @@ from bert_jax.training import (
     hardware,
     loop,
     metrics_file,
+    plateau,
     programs,
     reporting,
     sharding,
@@ -424,6 +425,29 @@ def test_an_evaluation_that_is_better_than_all_before_is_the_best():
     # An undefined correlation is worse than any other.
     assert is_best("pearson", np.nan) and is_best("pearson", -0.5, np.nan)
     assert not is_best("pearson", np.nan, -0.5)
+
+
+def notice(step, loss, earlier=(), total=100):
+    values = {"loss": 9.0, "mlm_loss": loss, "nsp_loss": 0.7}
+    levels = {"unigram_entropy": 6.0, "mlm_loss_without_context": 5.0}
+    return plateau.describe(step, total, values | levels, earlier)
+
+
+def test_notice_at_the_first_evaluation_after_a_fifth_of_the_steps():
+    assert notice(19, 5.5) == ""
+    line = notice(20, 5.5)
+    assert line.startswith("step 20 of 100: the held-out mlm_loss, 5.50, is not")
+    # The baseline is lower than that of frequencies: some tokens stay in their places.
+    assert "below 5.00, the loss of a model that sees no context." in line
+    assert "\n" not in line and "nsp" not in line
+    assert notice(35, 5.5, earlier=[10, 19, 35]) == notice(35, 5.5) != ""
+    # Not again.
+    assert notice(36, 5.5, earlier=[20]) == notice(36, 5.5, earlier=[35]) == ""
+    # A little below is chance.
+    assert notice(20, 4.97) and notice(20, 5.0)
+    assert notice(20, 4.9) == ""
+    # Fine-tuning has no baseline.
+    assert plateau.describe(50, 100, {"loss": 9.0, "spans_loss": 9.0}, []) == ""
 
 
 # ---- a workdir in an object store

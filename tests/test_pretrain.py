@@ -1,7 +1,5 @@
 """Whole runs, started as a user would and killed as a machine would."""
 
-import dataclasses
-import fcntl
 import functools
 import json
 import random
@@ -16,7 +14,6 @@ from commands import ROOT, assert_refused
 from runs import Watched, assert_same_end, metrics
 
 from bert_jax import config
-from bert_jax.errors import UserError
 from bert_jax.training import restore
 from bert_jax.training import workdir as workdir_lib
 
@@ -107,23 +104,6 @@ def test_mistakes_are_reported_in_one_line(flags, message, corpus, tmp_path):
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_a_start_that_was_refused_can_be_corrected(tmp_path, capsys):
-    """A workdir belongs to a config from when there is something to lose."""
-    first = config.PretrainConfig()
-    corrected = dataclasses.replace(first, seed=1)
-    with workdir_lib.claim(tmp_path, first):
-        (tmp_path / "metrics.jsonl").touch()
-        (tmp_path / "checkpoints").mkdir()
-    with workdir_lib.claim(tmp_path, corrected):
-        (tmp_path / "metrics.jsonl").write_text("{}")
-    assert "config changed" not in capsys.readouterr().err
-    with (
-        pytest.raises(UserError, match="seed: was 1, is now 0"),
-        workdir_lib.claim(tmp_path, first),
-    ):
-        pass
-
-
 def test_workdirs_of_others_are_left_alone(undisturbed, corpus, tmp_path):
     before = metrics(undisturbed)
     changed = [*LONG_RUN, "--config.optimizer.learning_rate=0.5"]
@@ -140,17 +120,3 @@ def test_workdirs_of_others_are_left_alone(undisturbed, corpus, tmp_path):
         refused = call(corpus, tmp_path / name)
         assert_refused(refused, f"{name} is a file or a broken link; give a folder")
     assert_refused(call(corpus, tmp_path / ("x" * 300)), "File name too long")
-
-
-def claim(folder):
-    with workdir_lib.claim(folder, config.PretrainConfig()):
-        pass
-
-
-def test_of_two_first_starts_one_leaves_no_trace(tmp_path):
-    with open(tmp_path / "lock", "w") as lock:  # the other one has only just begun
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="another process is running"):
-            claim(tmp_path)
-    claim(tmp_path)
-    assert time.time() - 60 < workdir_lib.first_start(tmp_path) <= time.time()

@@ -1,8 +1,10 @@
-"""The speedrun: its rows, and two of them from a corpus to the table."""
+"""The speedrun and the comparison of objectives: recipes, and short runs of both."""
 
 import dataclasses
 import json
+import re
 
+import compare_objectives
 import pytest
 import recipes
 import saved
@@ -65,26 +67,69 @@ def test_a_picture_needs_a_row(capsys):
     assert "--picture shows --rows" in capsys.readouterr().err
 
 
-@pytest.mark.runs
-@pytest.mark.slow
-def test_two_rows_from_a_corpus_to_the_table(corpus, tmp_path, capsys):
-    """A second call repeats nothing."""
+def test_encoders_differ_only_where_the_objective_requires():
+    assert set(compare_objectives.OBJECTIVES) == set(recipes.COMPARED)
+    bert = recipes.build("comparison:bert")
+    assert bert.encoder.positions == "rotary"
+    for name in recipes.COMPARED:
+        built = recipes.build(f"comparison:{name}")
+        assert (built.phases, built.optimizer) == (bert.phases, bert.optimizer)
+        own = {
+            "absolute": ("positions",),
+            "left_to_right": ("causal",),
+            "albert": ("embedding_size", "num_layer_groups"),
+            "xlnet": ("positions",),
+        }.get(name, ())
+        for field, value in vars(bert.encoder).items():
+            assert (getattr(built.encoder, field) != value) == (field in own), field
+
+
+# ---- from a corpus to the tables
+
+
+@pytest.fixture
+def run_twice(corpus, tmp_path, capsys):
+    """Return a function that calls a program twice; the second call repeats nothing."""
     pair = {"sentence_good": "the cat sat", "sentence_bad": "the sat cat"}
     (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
-    flags = [
-        f"--corpus={corpus.folder}",
-        f"--output={tmp_path / 'runs'}",
-        f"--pairs={tmp_path / 'pairs.jsonl'}",
-        f"--picture={tmp_path / 'curves.png'}",
-        "--rows=BERT,short rows first",
-        *("--steps=4", "--rounds=1", "--timed_steps=1", "--smoke"),
-    ]
-    speedrun.main(flags)
-    table = capsys.readouterr().out
-    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == [
-        "| BERT",
-        "| short rows first",
-    ]
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    speedrun.main(flags)
-    assert capsys.readouterr().out == table
+    output = tmp_path / "out"
+
+    def run(program, *flags):
+        given = [
+            f"--corpus={corpus.folder}",
+            f"--output={output}",
+            f"--pairs={tmp_path / 'pairs.jsonl'}",
+            f"--picture={tmp_path / 'picture.png'}",
+            *("--rounds=1", "--timed_steps=1", "--smoke"),
+            *flags,
+        ]
+        program.main(given)
+        printed = capsys.readouterr().out
+        before = {path: path.stat().st_mtime_ns for path in output.glob("**/*")}
+        program.main(given)
+        assert capsys.readouterr().out == printed
+        after = {path: path.stat().st_mtime_ns for path in output.glob("**/*")}
+        assert after == before
+        assert (tmp_path / "picture.png").stat().st_size > 10_000
+        return printed
+
+    return run
+
+
+@pytest.mark.runs
+@pytest.mark.slow
+def test_two_objectives(run_twice, tmp_path):
+    flags = "--objectives=bert,xlnet", "--minutes=0.001"
+    printed = run_twice(compare_objectives, *flags)
+    seconds = json.loads((tmp_path / "out/step_seconds.json").read_text())["seconds"]
+    for name, title in (("bert", "BERT"), ("xlnet", "XLNet")):
+        steps = max(1, round(0.06 / seconds[name][0]))
+        assert re.search(rf"\| {title} \| {steps:,} \| [\d.]+ \([\d.]+\) \| ", printed)
+
+
+@pytest.mark.runs
+@pytest.mark.slow
+def test_two_rows_of_the_speedrun(run_twice):
+    printed = run_twice(speedrun, "--rows=BERT,short rows first", "--steps=4")
+    rows = [line.split(" | ")[0] for line in printed.splitlines()[2:]]
+    assert rows == ["| BERT", "| short rows first"]
