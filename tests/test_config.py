@@ -36,28 +36,20 @@ def changed(**groups):
     ("groups", "message"),
     [
         ({"encoder": {"num_heads": 5}}, "num_heads=5 does not divide .*768"),
-        ({"encoder": {"activation": "relu"}}, "activation='relu' must be one of"),
-        ({"encoder": {"layer_norm_epsilon": float("nan")}}, "=nan must be a finite"),
         ({"phases": {"warmup_fraction": 0.1}}, "warmup_fraction=0.1 .*learning_rate"),
-        ({"phases": {"decay_fraction": 0.1}}, "decay_fraction=0.1 .*learning_rate=0"),
         (
             {"phases": {"learning_rate": 1e-3, "decay_fraction": 0.1}},
             r"phases\[0\].decay_fraction=0.1 has no effect with .*'original'; it needs",
         ),
         (
             {
-                "optimizer": {"schedule": "wsd"},
-                "phases": {
-                    "learning_rate": 1e-3,
-                    "warmup_fraction": 0.5,
-                    "decay_fraction": 0.6,
-                },
+                "phases": dict.fromkeys(
+                    ["learning_rate", "warmup_fraction", "decay_fraction"], 0.6
+                )
             },
             r"phases\[0\].decay_fraction=0.6 must not add up to more than 1",
         ),
-        ({"phases": {"length": 1024}}, r"phases\[0\].length=1024 is more than .*512"),
         ({"phases": {"micro_batches": 3}}, "micro_batches=3 does not divide .*256"),
-        ({"phases": {"batch_size": 2**30}}, "=1073741824 must be .* at most 1048576"),
         ({"encoder": {"pooler.pooling": "mean"}}, "pooling=mean .*=next_sentence"),
         ({"data": {"shard_groups": 3}}, "shard_groups=3 does not divide"),
         ({"objective": {"masking.mask_token_rate": 0.95}}, "add up to more than 1"),
@@ -175,10 +167,6 @@ def test_a_rotary_base_where_positions_are_not_rotary_is_refused(name):
     ("encoder", "message"),
     [
         ({"rotary_base": 500.0}, r"encoder\.rotary_base=500.0 .*positions=absolute"),
-        (
-            {"attention_window": 8, "global_layer_every": 2, "local_rotary_base": 9.0},
-            r"encoder\.local_rotary_base=9.0 does not go with .*positions=absolute",
-        ),
         (
             {"positions": "rotary", "local_rotary_base": 9.0},
             r"encoder\.local_rotary_base=9.0 .*encoder\.attention_window=0",

@@ -164,7 +164,6 @@ def test_blanks_and_curves_of_the_model(finished, tmp_path):
     ("change", "message"),
     [
         ({"vocab_size": 10}, "vocab_size=10 must be at least 300"),
-        ({"finetune": {"batch_size": 0}}, r"finetune\.batch_size=0 must"),
         ({"finetune": {"init_from": "x"}}, "init_from='x': the demo sets this field"),
         ({"finetune": {"repeats": 3}}, "finetune.repeats=3: set repeats instead"),
         ({"finetune": {"keep_best": "f1"}}, "keep_best='f1' must be one of loss, cl"),

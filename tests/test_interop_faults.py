@@ -35,13 +35,10 @@ SCALED = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
 REFUSED_CONFIGS = {
     "pretraining": [
         ({"model_type": "gpt2"}, "unknown model_type 'gpt2'; expected 'albert'"),
-        ({"model_type": ["bert"]}, r"unknown model_type \['bert'\]; expected"),
         ({"hidden_act": "relu"}, "is 'relu'; bert_jax supports 'gelu'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "a quantization_config"),
-        ({"architectures": "BertForSlots"}, "unknown class 'BertForSlots' in arch"),
         ({"position_embedding_type": "relative_key"}, "'absolute' only"),
         ({"add_cross_attention": True}, "is True; .* supports False"),
-        ({"is_causal": True}, "is_causal is True; .* supports False"),
         ({"hidden_size": "32"}, "hidden_size must be of type int, got"),
         ({"hidden_size": 48}, r"bias has shape \(32,\); expected \(48,\)"),
         ({"num_attention_heads": 5}, "num_heads=5 does not divide hidden"),
@@ -49,10 +46,7 @@ REFUSED_CONFIGS = {
         ({"vocab_size": 44}, "has 45 tokens, the model 44 "),
         ({"vocab_size": 46}, "has 45 tokens, the model 46 .* or the next"),
         ({"vocab_size": 48}, r"\(45, 32\); expected \(48, 32\) from conf"),
-        ({"is_decoder": "false"}, "is_decoder must be of type bool, got 'false'"),
-        ({"layer_norm_eps": -1.0}, "epsilon=-1.0 must be more than 0"),
         ({"architectures": ["BertForSlots"]}, "reads BertForMaskedLM, .*, BertModel"),
-        ({"architectures": [["BertModel"]]}, r"unknown class \['BertModel'\] in arch"),
     ],
     "classification": [
         ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "id2label names two classes"),
@@ -66,13 +60,10 @@ REFUSED_CONFIGS = {
         ({"is_decoder": True}, "causal; ALBERT of transformers has no"),
     ],
     "electra_tagging": [
-        ({"embedding_size": None}, "embedding_size must be of type"),
-        ({"embedding_size": 13}, r"expected \(24, 13\) from"),
         ({"model_type": "bert", "architectures": None}, "has no arrays bert.encoder.l"),
     ],
     "roberta_masked_lm": [
         ({"pad_token_id": 0}, "pad_token_id, from which .* is 0 in"),
-        ({"pad_token_id": None}, "pad_token_id must be of type int"),
     ],
     "electra_choice": [
         ({"summary_activation": "relu"}, "summary_activation is 'relu'; .* 'gelu' only")
@@ -81,7 +72,6 @@ REFUSED_CONFIGS = {
         ({"head_dim": 8}, "head_dim is 8; .* hidden_size / num_attention_heads only"),
         ({"mlp_bias": True}, "attention_bias is False and mlp_bias is True; .* equal"),
         ({"head_dim": {}}, "head_dim must be of type int, got {}"),
-        ({"num_key_value_heads": "2"}, "num_key_value_heads must be of type int"),
         ({"rope_parameters": SCALED}, "rope_type is 'yarn'; .* 'default' only"),
         ({"rope_parameters": None, "rope_theta": [1e4]}, "rope_theta must be of type"),
         ({"classifier_pooling": "max"}, "is 'max'; bert_jax supports 'late', 'bos'"),
@@ -97,19 +87,12 @@ REFUSED_CONFIGS = {
     ],
     "deberta_other_masked_lm": [
         ({"relative_attention": False}, "relative_attention is False; .* True only"),
-        ({"share_att_key": None}, "share_att_key is None; .* True only"),
-        ({"position_biased_input": True}, "position_biased_input is True; .* False"),
-        ({"norm_rel_ebd": "none"}, "norm_rel_ebd is 'none'; .* 'layer_norm' only"),
-        ({"conv_kernel_size": 3}, "conv_kernel_size is 3; bert_jax supports 0 only"),
         ({"embedding_size": 8}, "embedding_size is 8; bert_jax supports 16 only"),
-        ({"pooler_hidden_size": 8}, "pooler_hidden_size is 8; .* 16 only"),
-        ({"attention_head_size": 4}, "attention_head_size is 4; .* 8 only"),
         ({"num_attention_heads": 0}, "num_heads=0 must be at least 1"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False; .* True only"),
         ({"pos_att_type": ["c2p"]}, r"pos_att_type is \['c2p'\]; .* 'p2c|c2p' only"),
         ({"pooler_hidden_act": "mish"}, "pooler_hidden_act is 'mish'; .* 'gelu'"),
         ({"pos_att_type": ["p2c|c2p"]}, r"pos_att_type is \['p2c\|c2p'\]; .* only"),
-        ({"pos_att_type": "p2c,c2p"}, "pos_att_type is 'p2c,c2p'; .* 'p2c|c2p' only"),
         ({"position_buckets": -1}, "position_buckets is -1; .* buckets of distances"),
         ({"max_relative_positions": 5}, "max_distance=5 must be at least .*=6"),
         ({"model_type": "deberta"}, "unknown model_type 'deberta'; expected"),
@@ -118,10 +101,8 @@ REFUSED_CONFIGS = {
     "modernbert": [
         ({"mlp_bias": True}, "attention_bias is False and mlp_bias is True; .* equal"),
         ({"rope_parameters": {LOCAL: SCALED}}, "rope_type is 'yarn'; .* 'default'"),
-        ({"rope_scaling": {"type": "linear"}}, "rope_type is 'linear'; .* 'default'"),
         ({"rope_parameters": 3}, "rope_parameters must be of type dict, got 3"),
         ({"rope_parameters": {"rope_theta": 3.0}}, "must have the keys full_attention"),
-        ({"rope_parameters": {GLOBAL: 3}}, "full_attention must be of type dict"),
         (
             {"rope_parameters": {GLOBAL: {}}, "local_rope_theta": None},
             "local_rope_theta must be of type float, got None",
@@ -134,9 +115,7 @@ REFUSED_CONFIGS = {
         ({"layer_types": 3}, "layer_types is 3; .* every K-th of 8 layers"),
         ({"classifier_pooling": "max"}, "classifier_pooling is 'max'; .*'cls', 'mean'"),
         ({"classifier_activation": "relu"}, "fier_activation is 'relu'; .*'gelu'"),
-        ({"hidden_activation": "relu"}, "hidden_activation is 'relu'; .*'gelu'"),
         ({"local_attention": 1}, "does not go with attention_window=0"),
-        ({"norm_bias": 1}, "norm_bias must be of type bool, got 1"),
     ],
 }
 

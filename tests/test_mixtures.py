@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import io
-import math
 
 import numpy as np
 import pytest
@@ -202,10 +201,7 @@ def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
     ("data", "message"),
     [
         ({"weights": (1.0,)}, "weights has 1 values for 2 folders in"),
-        ({"weights": (1.0, 0.0)}, r"data.weights\[1\]=0.0 must be more than 0"),
-        ({"weight_exponent": 1.5}, "weight_exponent=1.5 must be .* at most 1"),
         ({"weights": (1.0, 2.0), "weight_exponent": 0.7}, "0.7 does not go with"),
-        ({"weights": (1.0, math.nan)}, r"data.weights\[1\]=nan must be a finite"),
         ({"corpus": "a,"}, "data.corpus='a,' has a folder without a name; remove"),
         ({"corpus": ","}, "data.corpus=',' has a folder without a name; remove"),
     ],
