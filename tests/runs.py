@@ -25,14 +25,13 @@ TIMINGS = {
 }
 
 
-def launch(processes, devices, program, *, restarts=0):
+def launch(processes, devices, program):
     """`program` with processes and devices, as a list for subprocess."""
     return [
         sys.executable,
         str(ROOT / "launch" / "local.py"),
         f"--processes={processes}",
         f"--devices={devices}",
-        f"--restarts={restarts}",
         "--",
         *program,
     ]

@@ -85,8 +85,8 @@ class LongBuild:
         children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
         return [int(p) for p in children.split() if "spawn_main" in command_line(p)]
 
-    def end(self, seconds=120):
-        _, self.errors = self.process.communicate(timeout=seconds)
+    def end(self):
+        _, self.errors = self.process.communicate(timeout=120)
         return self.process.returncode
 
     def finish(self):
@@ -101,9 +101,9 @@ def command_line(pid):
         return ""
 
 
-def assert_gone(pids, seconds=60):
+def assert_gone(pids):
     assert len(pids) == 2
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 60
     while any("spawn_main" in command_line(pid) for pid in pids):
         assert time.monotonic() < deadline, "worker processes were left behind"
         time.sleep(0.05)

@@ -32,12 +32,6 @@ from bert_jax.training import (
 )
 
 
-def write_tsv(path, rows, header="text\tlabel"):
-    lines = [header, *("\t".join(row) for row in rows)]
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return str(path)
-
-
 @pytest.fixture(scope="module")
 def task(labelled_files):
     return labelled_files
@@ -146,8 +140,9 @@ def test_resumed_run_is_bitwise_equal(finetuned, tmp_path):
 
 def test_changed_examples_are_refused(finetuned, tmp_path):
     folder, _, made = finetuned
-    rows = [("a class", "about class"), ("a statement", "about statement")] * 30
-    files = {"train": write_tsv(tmp_path / "t.tsv", rows), "eval": made.task.eval}
+    rows = "a class\tabout class\na statement\tabout statement\n" * 30
+    (tmp_path / "t.tsv").write_text("text\tlabel\n" + rows)
+    files = {"train": str(tmp_path / "t.tsv"), "eval": made.task.eval}
     with pytest.raises(UserError, match=r"another config \(task\.fingerprint"):
         finetuning.finetune(make_config(made.init_from, files), str(folder))
 

@@ -197,7 +197,6 @@ def test_profile_cache_and_shares_of_time(corpus, tmp_path, capsys, monkeypatch)
     before = jax.config.jax_compilation_cache_dir
     folder, cache = tmp_path / "run", tmp_path / "cache"
     options = {"profile_step": 4, "profile_steps": 2, "compilation_cache": "~/cache"}
-    options["eval_batches"] = 0
     asked = small_config(corpus, **options)
     try:
         pretraining.pretrain(asked, str(folder))
@@ -327,7 +326,7 @@ def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypa
     """Losses and gradients may all have been finite."""
     seen = iter([True, True, False])  # the first one only compiles
     monkeypatch.setattr(programs, "is_finite", lambda mesh: lambda tree: next(seen))
-    run_config = small_config(corpus, checkpoint_every=4, eval_batches=0)
+    run_config = small_config(corpus, checkpoint_every=4)
     with pytest.raises(UserError, match=r"step 8: the parameters .* checkpoint is 4"):
         pretraining.pretrain(run_config, str(tmp_path / "run"))
     assert not (tmp_path / "run" / "checkpoints" / "8").exists()
@@ -394,7 +393,7 @@ def test_the_peak_of_a_part_or_another_card_is_unknown(kind):
 
 def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
     """Their loss is not 0: there is none. A file names the rows of each step."""
-    options = {"eval_batches": 0, "log_every": 1, "max_skipped_steps": 1000}
+    options = {"log_every": 1, "max_skipped_steps": 1000}
     optimizer = {"learning_rate": 1e30, "schedule": "linear"}
     values = small_config(corpus, 3, optimizer, **options)
     values = dataclasses.replace(values, phases=2 * values.phases)
@@ -427,10 +426,10 @@ def test_an_evaluation_that_is_better_than_all_before_is_the_best():
     assert not is_best("pearson", np.nan, -0.5)
 
 
-def notice(step, loss, earlier=(), total=100):
+def notice(step, loss, earlier=()):
     values = {"loss": 9.0, "mlm_loss": loss, "nsp_loss": 0.7}
     levels = {"unigram_entropy": 6.0, "mlm_loss_without_context": 5.0}
-    return plateau.describe(step, total, values | levels, earlier)
+    return plateau.describe(step, 100, values | levels, earlier)
 
 
 def test_notice_at_the_first_evaluation_after_a_fifth_of_the_steps():
