@@ -146,6 +146,7 @@ def test_special_tokens_may_be_listed_as_added_ones(special, tmp_path):
         decoder = {i: {"content": t, "special": True} for t, i in listed.items()}
         named["added_tokens_decoder"] = decoder
     else:
+        named["added_tokens_decoder"] = None
         (tmp_path / "added_tokens.json").write_text(json.dumps(listed))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
     for _ in range(2):

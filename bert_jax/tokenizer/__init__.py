@@ -375,7 +375,9 @@ class Tokenizer:
             for name in (SPECIAL_TOKENS_FILE, SETTINGS_FILE):
                 if (folder / name).exists():
                     fields |= json.loads((folder / name).read_text(encoding="utf-8"))
-            return make(values, fields | dict(named or {}))
+            fields |= named or {}
+            given = {name: x for name, x in fields.items() if x is not None}
+            return make(values, given)
         except (OSError, *_DAMAGE) as error:
             raise io_errors.explain(
                 error, f"the tokenizer in {folder} cannot be used: {error}"
