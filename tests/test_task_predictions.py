@@ -349,6 +349,7 @@ def test_columns_and_vectors_of_a_file(saved, tmp_path):
         ("choice", '{"question": "a", "choices": ["b"]}', [], "line 1: 'a' has 1 choi"),
         ("squad", '{"question": 1, "context": "a"}', [], "line 1: expected a text"),
         ("squad", "{}", ["--text_a=x"], "does not apply to squad, which reads JSON"),
+        ("choice", "{}", ["--text_b=x"], "text_b does not apply to choice, which re"),
         ("tagging", "a", ["--text_a=a", "--text_b=a"], "does not apply to tagging"),
         ("classification", "a", ["--text_b=a"], "text_b needs text_a"),
     ],

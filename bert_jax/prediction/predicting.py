@@ -43,8 +43,9 @@ def predict(
             f"{model.source} has no task to predict for: {model.description()}; give a "
             "workdir of a fine-tuning program"
         )
-    if text_a and kind in _FIELDS:
-        raise UserError(f"text_a does not apply to {kind}, which reads JSON lines")
+    if (text_a or text_b) and kind in _FIELDS:
+        given = "text_a" if text_a else "text_b"
+        raise UserError(f"{given} does not apply to {kind}, which reads JSON lines")
     if text_b and kind != "classification":
         raise UserError(f"text_b does not apply to {kind}, which reads single texts")
     if kind not in _FIELDS:
