@@ -470,6 +470,12 @@ def test_old_flax_checkpoints_are_read(tmp_path):
         (folder / "kept").rename(folder / "model.safetensors")
         for path in expected.shapes:
             np.testing.assert_array_equal(got.parameter(path), expected.parameter(path))
+    (folder / "model.safetensors").unlink()
+    tree = jax.tree.map(lambda array: array.astype(np.int8), tree)
+    content = flax.serialization.msgpack_serialize(tree)
+    (folder / "flax_model.msgpack").write_bytes(content)
+    with pytest.raises(UserError, match="is of type int8; weights must be floating"):
+        checkpoints.published(folder).parameter(path)
 
 
 def test_safetensors_files(tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
@@ -55,7 +56,7 @@ class Published:
         """Read a parameter.
 
         Raises:
-          UserError: An array cannot be read, or has values that are not finite.
+          UserError: An array is damaged, is not floating point, or is not finite.
         """
         arrays = map(self._weights, huggingface.names(path, self.spec))
         shape = self.shapes[path].shape
@@ -63,6 +64,11 @@ class Published:
 
     def _weights(self, name: str) -> np.ndarray:
         array = self.arrays[name].read()
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise UserError(
+                f"{self.source}: {name} is of type {array.dtype}; weights must be "
+                "floating-point numbers"
+            )
         if not np.isfinite(array).all():
             raise UserError(f"{self.source}: {name} has NaN or infinite values")
         return array
