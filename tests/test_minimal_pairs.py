@@ -211,7 +211,7 @@ def test_one_pair_has_no_standard_error(tmp_path):
         ('{"sentence_good": "au", "sentence_bad": ""}', "line 2: '' has no tokens"),
         (
             json.dumps({"sentence_good": "a", "sentence_bad": "b", "x": "\ud800"}),
-            "pairs.jsonl, line 2: a text has half of a character: a lone surrogate",
+            r"""sentence_bad": "b", "x": "\ud800': a lone surrogate, such as""",
         ),
     ],
 )

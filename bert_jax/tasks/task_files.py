@@ -186,10 +186,12 @@ def json_object(text: str, where: str) -> dict[str, Any]:
         raise UserError(f"{where}: not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise UserError(f"{where}: {shorten(text)} is not a JSON object")
-    if re.search("[\ud800-\udfff]", json.dumps(fields, ensure_ascii=False)):
+    written = json.dumps(fields, ensure_ascii=False)
+    if half := re.search("[\ud800-\udfff]", written):
+        near = written[max(half.start() - 30, 0) : half.end()]
         raise UserError(
-            f"{where}: a text has half of a character: a lone surrogate, such as "
-            r"\ud83d without \ude00 after it"
+            f"{where}: a text has half of a character, at the end of {near!a}: a lone "
+            r"surrogate, such as \ud83d without \ude00 after it"
         )
     return fields
 
