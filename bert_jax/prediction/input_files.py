@@ -1,6 +1,7 @@
 """Files of texts to ask a model about: lines, pairs in lines, columns of TSV files."""
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -63,6 +64,27 @@ def read_objects(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for where, line in read_lines(name):
         if line.strip():
             yield where, task_files.json_object(line, where)
+
+
+def check_has_texts(name: str, text_a: str) -> None:
+    """Check that lines of CSV or JSON are not taken for texts, nor a header of TSV.
+
+    `text_a` is as in `read_texts`.
+    """
+    plain = name
+    for compression in file_kinds.COMPRESSIONS:
+        plain = plain.removesuffix(compression)
+    ending = os.path.splitext(plain)[1]
+    if ending in (".csv", ".jsonl", ".json"):
+        raise UserError(
+            f"{name}: each line would be a text, as it is; write the texts to a .txt "
+            "file, one in each line, or to a .tsv file with a header, and pass text_a"
+        )
+    if ending == ".tsv" and not text_a:
+        raise UserError(
+            f"{name}: each line would be a text; pass text_a, the column of the texts, "
+            "or rename a file without columns to .txt"
+        )
 
 
 def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:

@@ -2,14 +2,12 @@
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
 from bert_jax.prediction import input_files, text_inputs
 from bert_jax.prediction.model import Model
@@ -49,7 +47,7 @@ def predict(
     if text_b and kind != "classification":
         raise UserError(f"text_b does not apply to {kind}, which reads single texts")
     if kind not in _FIELDS:
-        _check_has_texts(name, text_a)
+        input_files.check_has_texts(name, text_a)
     compute: Callable[[list], Iterable] = {
         "classification": model.classify,
         "tagging": model.tag,
@@ -64,24 +62,6 @@ def predict(
         except text_inputs.TextError as error:
             raise UserError(f"{window[error.index][0]}: {error}") from error
         yield from map(_to_json, predictions)
-
-
-def _check_has_texts(name: str, text_a: str) -> None:
-    """Check that lines of CSV or JSON are not taken for texts, nor a header of TSV."""
-    plain = name
-    for compression in file_kinds.COMPRESSIONS:
-        plain = plain.removesuffix(compression)
-    ending = os.path.splitext(plain)[1]
-    if ending in (".csv", ".jsonl", ".json"):
-        raise UserError(
-            f"{name}: each line would be a text, as it is; write the texts to a .txt "
-            "file, one in each line, or to a .tsv file with a header, and pass text_a"
-        )
-    if ending == ".tsv" and not text_a:
-        raise UserError(
-            f"{name}: each line would be a text; pass text_a, the column of the texts, "
-            "or rename a file without columns to .txt"
-        )
 
 
 def _examples(kind: str, name: str, text_a: str, text_b: str) -> Iterator[Place]:

@@ -58,6 +58,7 @@ def main() -> None:
     from bert_jax.prediction import feature_files, input_files
 
     feature_files.check_name(output)
+    input_files.check_has_texts(name, flags.FLAGS.text_a)
     pool = flags.FLAGS.pool
     model = prediction.load(source)
     layers = layers or list(range(-1, -1 - min(4, model.encoder.num_layers), -1))
