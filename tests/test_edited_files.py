@@ -139,7 +139,11 @@ def test_of_two_first_starts_one_leaves_no_trace(tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="another process is running"):
             claim(tmp_path)
-    claim(tmp_path)
+    with (
+        workdir.claim(tmp_path, CONFIG),  # holds the lock until the run ends
+        pytest.raises(UserError, match="another process is running"),
+    ):
+        claim(tmp_path)
     assert time.time() - 60 < workdir.first_start(tmp_path) <= time.time()
 
 
