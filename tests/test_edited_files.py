@@ -147,6 +147,11 @@ def test_of_two_first_starts_one_leaves_no_trace(tmp_path):
     assert time.time() - 60 < workdir.first_start(tmp_path) <= time.time()
 
 
+def test_a_folder_that_cannot_be_made_is_refused():
+    with pytest.raises(UserError, match="cannot write to /proc/run"):
+        claim("/proc/run")  # not even root writes there
+
+
 @pytest.fixture
 def begun(tmp_path):
     """Folder of a run that has had a checkpoint."""
