@@ -207,6 +207,19 @@ def test_parameters_are_split_over_both_axes_of_a_model():
         assert shapes[f"encoder/{path}"].sharding.spec == spec, path
 
 
+def test_a_process_makes_the_rows_of_its_devices_only(monkeypatch):
+    mesh = sharding.make_mesh(config.MeshConfig(data=4, tensor=2))
+    own = set(mesh.devices[2:].flat)
+
+    def of_own_devices(placement, shape):
+        indices = placement.devices_indices_map(shape)
+        return {device: indices[device] for device in own}
+
+    name = "addressable_devices_indices_map"
+    monkeypatch.setattr(jax.sharding.NamedSharding, name, of_own_devices)
+    assert sharding.local_rows(mesh, 16).tolist() == list(range(8, 16))
+
+
 def test_each_device_gets_its_rows_of_a_batch():
     mesh = sharding.make_mesh(config.MeshConfig(data=4, fsdp=2))
     assert sharding.local_rows(mesh, 16).tolist() == list(range(16))
