@@ -168,6 +168,10 @@ def test_a_rotary_base_where_positions_are_not_rotary_is_refused(name):
     [
         ({"rotary_base": 500.0}, r"encoder\.rotary_base=500.0 .*positions=absolute"),
         (
+            {"attention_window": 8, "global_layer_every": 2, "local_rotary_base": 9.0},
+            r"encoder\.local_rotary_base=9.0 does not go with .*positions=absolute",
+        ),
+        (
             {"positions": "rotary", "local_rotary_base": 9.0},
             r"encoder\.local_rotary_base=9.0 .*encoder\.attention_window=0",
         ),
