@@ -37,6 +37,7 @@ def changed(**groups):
     [
         ({"encoder": {"num_heads": 5}}, "num_heads=5 does not divide .*768"),
         ({"phases": {"warmup_fraction": 0.1}}, "warmup_fraction=0.1 .*learning_rate"),
+        ({"phases": {"decay_fraction": 0.1}}, "decay_fraction=0.1 .*learning_rate=0"),
         (
             {"phases": {"learning_rate": 1e-3, "decay_fraction": 0.1}},
             r"phases\[0\].decay_fraction=0.1 has no effect with .*'original'; it needs",
