@@ -201,6 +201,7 @@ def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
     ("data", "message"),
     [
         ({"weights": (1.0,)}, "weights has 1 values for 2 folders in"),
+        ({"weight_exponent": 1.5}, "weight_exponent=1.5 must be .* at most 1"),
         ({"weights": (1.0, 2.0), "weight_exponent": 0.7}, "0.7 does not go with"),
         ({"corpus": "a,"}, "data.corpus='a,' has a folder without a name; remove"),
         ({"corpus": ","}, "data.corpus=',' has a folder without a name; remove"),
