@@ -326,7 +326,10 @@ def test_flops_of_parts():
             ({"positions": "relative"} | change, rf"{message}.*positions=relative")
             for change, message in (
                 ({"causal": True}, "causal=True"),
+                ({"feed_forward": "gated"}, "feed_forward=gated"),
+                ({"norm_placement": "pre"}, "norm_placement=pre"),
                 ({"embedding_size": 16}, "embedding_size=16"),
+                ({"embedding_norm": False}, "embedding_norm=False"),
                 ({"type_vocab_size": 1}, "type_vocab_size=1"),
                 ({"hidden_size": 33, "num_heads": 3}, "hidden_size=33 must be even"),
             )
