@@ -87,7 +87,13 @@ REFUSED_CONFIGS = {
     ],
     "deberta_other_masked_lm": [
         ({"relative_attention": False}, "relative_attention is False; .* True only"),
+        ({"share_att_key": None}, "share_att_key is None; .* True only"),
+        ({"position_biased_input": True}, "position_biased_input is True; .* False"),
+        ({"norm_rel_ebd": "none"}, "norm_rel_ebd is 'none'; .* 'layer_norm' only"),
+        ({"conv_kernel_size": 3}, "conv_kernel_size is 3; bert_jax supports 0 only"),
         ({"embedding_size": 8}, "embedding_size is 8; bert_jax supports 16 only"),
+        ({"pooler_hidden_size": 8}, "pooler_hidden_size is 8; .* 16 only"),
+        ({"attention_head_size": 4}, "attention_head_size is 4; .* 8 only"),
         ({"num_attention_heads": 0}, "num_heads=0 must be at least 1"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False; .* True only"),
         ({"pos_att_type": ["c2p"]}, r"pos_att_type is \['c2p'\]; .* 'p2c|c2p' only"),
