@@ -39,6 +39,7 @@ REFUSED_CONFIGS = {
         ({"quantization_config": {"quant_method": "gptq"}}, "a quantization_config"),
         ({"position_embedding_type": "relative_key"}, "'absolute' only"),
         ({"add_cross_attention": True}, "is True; .* supports False"),
+        ({"is_causal": True}, "is_causal is True; .* supports False"),
         ({"hidden_size": "32"}, "hidden_size must be of type int, got"),
         ({"hidden_size": 48}, r"bias has shape \(32,\); expected \(48,\)"),
         ({"num_attention_heads": 5}, "num_heads=5 does not divide hidden"),
