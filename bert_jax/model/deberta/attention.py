@@ -11,11 +11,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import plain_attention, products
 from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.kernels import decisions, tpu_attention
 from bert_jax.model.linear import Linear, attention_output
 
 
@@ -61,18 +63,9 @@ class DisentangledAttention(nn.Module):
         computed for all queries, also if `query_positions` are given.
         """
         c = self.config
-        length = x.shape[1]
         heads = ("heads", c.num_heads), ("head", c.head_size)
         to_query, to_key, to_value = (
             Linear(c, heads, name=name) for name in ("query", "key", "value")
-        )
-        mask = pattern.mask(query_positions)[:, None]  # [B, 1, P or 1, L]
-        keys = plain_attention.dropout_keys(
-            c, dropout_keys, length, length, query_positions
-        )
-        # Intermediates are large, and the backward pass needs none of them.
-        added_scores = jax.checkpoint(
-            functools.partial(distance_scores, buckets=buckets_of_pairs(length, c))
         )
 
         def project(to, source, scale=1.0):
@@ -80,27 +73,115 @@ class DisentangledAttention(nn.Module):
             return (projected * scale).astype(c.dtype)
 
         # All queries are divided by sqrt(3), and attention divides scores by sqrt(K).
-        query = project(to_query, x, 3**-0.5)  # [B, L, H, K]
-        key, value = project(to_key, x), project(to_value, x)  # [B, L, H, K]
-        query_of_distance = project(to_query, pattern.distances, 3**-0.5)  # [R, H, K]
-        key_of_distance = project(to_key, pattern.distances)  # [R, H, K]
-
-        def prepare(query, key, query_of_distance, key_of_distance):
-            """Return queries, keys, and the scores that are added to their products."""
-            added = added_scores(query, key, query_of_distance, key_of_distance)
-            query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, H, L, K]
-            if query_positions is not None:
-                at = query_positions[:, None, :, None]  # [B, 1, P, 1]
-                query = jnp.take_along_axis(query, at, axis=2)  # [B, H, P, K]
-                added = jnp.take_along_axis(added, at, axis=2)  # [B, H, P, L]
-            return query, key, added
-
-        sources = query, key, query_of_distance, key_of_distance
-        context, probabilities = plain_attention.attend_with_scores(
-            c, prepare, sources, value, mask, keys, return_probabilities
-        )  # [B, P, H, K]
+        sources = (
+            project(to_query, x, 3**-0.5),  # [B, L, H, K]
+            project(to_key, x),
+            project(to_query, pattern.distances, 3**-0.5),  # [R, H, K]
+            project(to_key, pattern.distances),
+            project(to_value, x),  # [B, L, H, K]
+        )
+        arrays = sources, pattern, dropout_keys, query_positions
+        if return_probabilities:
+            context, probabilities = plain(c, *arrays, return_probabilities=True)
+        else:
+            context = _attend(c, *arrays)  # [B, P, H, K]
+            probabilities = None
         output = attention_output(c, has_bias=True)
         return *output.product_and_bias(context), probabilities
+
+
+def _attend(config, sources, pattern, dropout_keys, query_positions):
+    """Return contexts, by the TPU's kernel where `decisions` allows it."""
+    decision = decisions.attention(
+        config,
+        "tpu",
+        *sources[0].shape[:2],
+        is_local=False,
+        has_dropout=dropout_keys is not None,
+    )
+    kernels = {}
+    if decision.implementation == decisions.TPU_KERNEL:
+        kernels["tpu"] = functools.partial(by_kernel, config)
+    arrays = sources, pattern, dropout_keys, query_positions
+    return lax.platform_dependent(
+        *arrays, **kernels, default=lambda *arrays: plain(config, *arrays)[0]
+    )
+
+
+def plain(
+    config, sources, pattern, dropout_keys, query_positions, return_probabilities=False
+):
+    """Return contexts [B, P, H, K], and the probabilities [B, H, P, L] or None.
+
+    The sources are queries and keys [B, L, H, K], queries and keys of the buckets of
+    distances [R, H, K], and values [B, L, H, K].
+    """
+    *to_prepare, value = sources
+    length = value.shape[1]
+    position = np.arange(length)
+    buckets = buckets_of(position[:, None] - position, config)  # [L, L]
+    # Intermediates are large, and the backward pass needs none of them.
+    added_scores = jax.checkpoint(functools.partial(distance_scores, buckets=buckets))
+
+    def prepare(query, key, query_of_distance, key_of_distance):
+        """Return queries, keys, and the scores that are added to their products."""
+        added = added_scores(query, key, query_of_distance, key_of_distance)
+        query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, H, L, K]
+        if query_positions is not None:
+            at = query_positions[:, None, :, None]  # [B, 1, P, 1]
+            query = jnp.take_along_axis(query, at, axis=2)  # [B, H, P, K]
+            added = jnp.take_along_axis(added, at, axis=2)  # [B, H, P, L]
+        return query, key, added
+
+    mask = pattern.mask(query_positions)[:, None]  # [B, 1, P or 1, L]
+    keys = plain_attention.dropout_keys(
+        config, dropout_keys, length, length, query_positions
+    )
+    return plain_attention.attend_with_scores(
+        config,
+        prepare,
+        tuple(to_prepare),
+        value,
+        mask,
+        keys,
+        return_probabilities,
+    )
+
+
+def by_kernel(config, sources, pattern, dropout_keys, query_positions):
+    """Return the contexts of `plain`, by the TPU's attention kernel.
+
+    It computes all positions, also if only some are returned.
+    """
+    query, key, query_of_distance, key_of_distance, value = sources
+    length = value.shape[1]
+    # Position of the other token minus the content's.
+    offset = np.arange(-length, length)
+
+    def table_of(of_bucket, distance):
+        """Return a column for each distance, [D, 2 L]."""
+        columns = products.transpose(of_bucket.reshape(len(of_bucket), -1))  # [D, R]
+        is_bucket = jax.nn.one_hot(buckets_of(distance, config), len(of_bucket), axis=0)
+        # Unlike a gather's, the gradient of this product adds up in float32.
+        return products.linear(columns, is_bucket, columns.dtype)
+
+    context = tpu_attention.attend(
+        config,
+        tuple(x.reshape(*x.shape[:2], -1) for x in (query, key, value)),
+        (jnp.zeros(config.hidden_size),) * 3,
+        pattern,
+        None,
+        dropout_keys,
+        # Distances are the query's position minus the key's. The content is the query
+        # in the first table, and the key in the second one.
+        distances=(
+            table_of(key_of_distance, -offset),
+            table_of(query_of_distance, offset),
+        ),
+    ).reshape(value.shape)
+    if query_positions is None:
+        return context
+    return jnp.take_along_axis(context, query_positions[:, :, None, None], axis=1)
 
 
 def distance_scores(
@@ -114,8 +195,9 @@ def distance_scores(
 
     Contents are multiplied with all buckets that occur. A product with a one-hot array
     then selects the bucket of each pair of tokens. This takes R / K times the
-    arithmetic of a product of queries and keys, but a TPU gathers single numbers one by
-    one, and shifting each row by its position takes twice as long (docs/log.md).
+    arithmetic of a product of queries and keys. Outside of a kernel, a TPU gathers
+    single numbers one by one, and takes twice as long to shift each row by its position
+    (docs/log.md).
 
     `buckets` holds r for each pair i, j.
     """
@@ -134,10 +216,10 @@ def distance_scores(
     )
 
 
-def buckets_of_pairs(
-    length: int, config: config_lib.EncoderConfig
-) -> Int[np.ndarray, "L L"]:
-    """Return the bucket of the distance i - j for each query i and key j.
+def buckets_of(
+    distance: Int[np.ndarray, "*shape"], config: config_lib.EncoderConfig
+) -> Int[np.ndarray, "*shape"]:
+    """Return the buckets of distances i - j between a query i and a key j.
 
     In each direction, short distances have a bucket each. The other half of the buckets
     cover ranges that grow exponentially, and the last one ends before `max_distance`.
@@ -147,10 +229,9 @@ def buckets_of_pairs(
     """
     count = config.distance_buckets
     middle = count // 2
-    distance = np.arange(length)[:, None] - np.arange(length)  # [L, L]
     # Float32, as `transformers` has it, where rounding decides between two buckets.
     far = np.float32(np.maximum(abs(distance), middle)) / np.float32(middle)
     last = np.float32((config.max_distance - 1) / middle)
     power = np.ceil(np.log(far) / np.log(last) * np.float32(middle - 1)) + middle
-    row = np.where(abs(distance) <= middle, distance, np.sign(distance) * power)
-    return np.clip(row.astype(np.int32) + count, 0, 2 * count - 1)
+    signed = np.where(abs(distance) <= middle, distance, np.sign(distance) * power)
+    return np.clip(signed.astype(np.int32) + count, 0, 2 * count - 1)

@@ -26,6 +26,8 @@ MAX_LENGTH = 1024
 # Larger windows would make pieces of long rows much longer than what they compute.
 MAX_WINDOW = 128
 HEAD_SIZES = (32, 64, 128)
+# Longest row whose scores of distances fit the chip's memory.
+MAX_LENGTH_WITH_DISTANCES = 512
 # Rows of a block of the TPU's residual kernel, as many as a bfloat16 register has.
 ROW_CHUNK = 16
 
@@ -71,8 +73,10 @@ def attention(
         or (is_local or config.causal or has_dropout)
     ):
         return Decision(PLAIN, f"{queries} positions of a row of {length}")
-    if config.positions in ("relative", "disentangled"):
-        return Decision(PLAIN, f"no kernel has {config.positions} positions")
+    has_distances = config.positions == "disentangled"
+    if config.positions == "relative" or (has_distances and platform != "tpu"):
+        reason = f"no kernel for platform {platform} has {config.positions} positions"
+        return Decision(PLAIN, reason)
     if platform == "tpu":
         reasons = _attention_on_tpu(config, batch, length, has_dropout)
         overlap = is_local and config.attention_window <= MAX_WINDOW
@@ -100,6 +104,10 @@ def _attention_on_tpu(config, batch, length, has_dropout):
         length % QUERY_CHUNK,
         f"rows of {length} tokens; kernels take multiples of {QUERY_CHUNK}",
     )
+    if config.positions == "disentangled":
+        limit = MAX_LENGTH_WITH_DISTANCES
+        yield length > limit, f"rows of more than {limit} tokens with distances"
+        yield config.dtype != "bfloat16", f"distances are {config.dtype}, not bfloat16"
     yield _too_much_float32(config, length)
     yield (
         length > MAX_LENGTH and has_dropout,

@@ -6,7 +6,8 @@ the backward pass recomputes the rest. Dropout masks equal those of
 `plain_attention.attend` bit for bit, so a run may change between the two. The backward
 pass also sums the gradients of queries, keys and values over positions, which are the
 gradients of their biases. The kernel applies rotations itself, because the halves of a
-head would fill a quarter of a register outside.
+head would fill a quarter of a register outside, and computes the scores of DeBERTa's
+distances (`tpu_distances`).
 
 JAX ships two such kernels, `pallas.ops.tpu.flash_attention` and `splash_attention`.
 Neither has dropout, and both want heads before positions. Here inputs and outputs stay
@@ -39,7 +40,7 @@ from jaxtyping import Array, Float, Int, UInt32
 from bert_jax import config as config_lib
 from bert_jax.model import dropout, randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
-from bert_jax.model.kernels import per_device, tpu_rotations
+from bert_jax.model.kernels import per_device, tpu_distances, tpu_rotations
 from bert_jax.model.kernels import tpu_attention_passes as passes
 from bert_jax.model.kernels import tpu_attention_scores as scores_lib
 from bert_jax.model.kernels.decisions import (
@@ -63,6 +64,10 @@ _IDS = ("batch", "length")
 _COUNTERS = ("batch", "heads")
 _SUMS = ("batch", "heads", None, "length")
 _BIASES = ("batch", None, "heads")
+# Tables of distances, and their gradients on each device.
+_DISTANCES = "key_distances", "query_distances"
+_TABLE = ("heads", None)
+_TABLE_GRADIENTS = ("batch", "heads", None)
 # Rotations differ between the rows, or repeat after some rows.
 _ROTATIONS = ("batch", None, "length", None)
 _REPEATED_ROTATIONS = (None, None, "length", None)
@@ -76,6 +81,7 @@ def attend(
     rotations: rotary.Rotations | None,
     dropout_keys: UInt32[Array, " B"] | None,
     query_positions: Int[Array, "B P"] | None = None,
+    distances: tuple[Float[Array, "D _"], ...] = (),
 ) -> Float[Array, "B P D"]:
     """Return softmax(Q K^T / sqrt(K)) V of each head, with dropout.
 
@@ -91,6 +97,9 @@ def attend(
       dropout_keys: A key for each row; None for no dropout.
       query_positions: Positions of the queries in their rows, for patterns that are not
         causal, without window and without dropout; None: all, and P is L.
+      distances: Keys and queries of distances, [D, 2 L], for DeBERTa: column c is for
+        the distance to the token c - L positions after the content. They need all
+        positions as queries.
     """
     batch, length, size = sources[1].shape
     head_size = config.head_size
@@ -125,30 +134,40 @@ def attend(
             name: tpu_rotations.factors(x, head_size) for name, x in rotated.items()
         }
     sources = tuple(x.astype(jnp.float32) for x in sources)
-    return _attend(sources, biases, inputs, jnp.dtype(config.dtype), options)
+    distances = tuple(x.astype(jnp.float32) for x in distances)
+    dtype = jnp.dtype(config.dtype)
+    return _attend(sources, biases, distances, inputs, dtype, options)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _attend(sources, biases, inputs, dtype, options):
-    return _forward(sources, biases, inputs, dtype, options)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _attend(sources, biases, distances, inputs, dtype, options):
+    return _forward(sources, biases, distances, inputs, dtype, options)[0]
 
 
-def _forward(sources, biases, inputs, dtype, options):
+def _forward(sources, biases, distances, inputs, dtype, options):
     # Outside the kernel, so that the compiler fuses it into the products.
     query, key, value = (
         (x + bias).astype(dtype) for x, bias in zip(sources, biases, strict=True)
     )
     inputs = {"query": query, "key": key, "value": value, **inputs}
+    if distances:
+        tables = (x.astype(dtype) for x in distances)
+        inputs |= zip(_DISTANCES, tables, strict=True)
     output, sums = _apply(options, inputs, (_ROWS, _SUMS))
     return output, {**inputs, "output": output, "sums": sums}
 
 
 def _backward(dtype, options, residuals, g):
     outputs = _ROWS, _ROWS, _ROWS, _BIASES
+    if _DISTANCES[0] in residuals:
+        outputs += _TABLE_GRADIENTS, _TABLE_GRADIENTS
     inputs = {**residuals, "gradient": g}
-    *gradients, sums = _apply(options, inputs, outputs)
+    results = _apply(options, inputs, outputs)
+    gradients, (sums, *distances) = results[:3], results[3:]
     gradients = tuple(x.astype(jnp.float32) for x in gradients)
-    return gradients, tuple(jnp.sum(sums, axis=0)), None
+    scale = options.head_size**-0.5 / (1 - options.rate)
+    distances = tuple(jnp.sum(x, axis=0) * scale for x in distances)
+    return gradients, tuple(jnp.sum(sums, axis=0)), distances, None
 
 
 _attend.defvjp(_forward, _backward)
@@ -158,6 +177,7 @@ def _apply(options, inputs, outputs):
     """Run a pass on each device, for its part of the arrays."""
     names = dict.fromkeys(inputs, _ROWS)
     names |= {"queries": _IDS, "keys": _IDS, "counters": _COUNTERS, "sums": _SUMS}
+    names |= dict.fromkeys(_DISTANCES, _TABLE)
     for name in ("query_rotations", "key_rotations"):
         if name in inputs:
             repeat = len(inputs[name]) < len(inputs["query"])
@@ -178,8 +198,9 @@ def _run(options, *arrays):
       options: Static options of the kernel, followed by the names of the arrays.
       *arrays: Query [B, P, D], key and value [B, L, D]; `queries` [B, P] and `keys` [B,
         L], the document of each; `counters` [B, H] of each head's first word; rotations
-        [R, 2, P or L, 128], if any. In the backward pass also output [B, P, D], log
-        `sums` [B, blocks, heads, P], and the gradient of the output.
+        [R, 2, P or L, 128], if any; tables of distances [D, 2 L], if any. In the
+        backward pass also output [B, P, D], log `sums` [B, blocks, heads, P], and the
+        gradient of the output.
     """
     options, *names = options
     inputs = dict(zip(names, arrays, strict=True))
@@ -190,7 +211,10 @@ def _run(options, *arrays):
     query_piece, key_piece = options.query_piece, options.key_piece
     pieces = length // query_piece, key.shape[1] // key_piece
     is_whole = pieces == (1, 1)
-    width = _block_width(key_piece, size) if is_whole else LANES
+    has_distances = _DISTANCES[0] in inputs
+    width = LANES
+    if is_whole and not has_distances:
+        width = _block_width(key_piece, size)
     heads = width // options.head_size
     blocks = size // width
     is_backward = "gradient" in inputs
@@ -198,7 +222,8 @@ def _run(options, *arrays):
     def spec(shape, index, buffers=2):
         """Return a spec; `index` takes row, block of columns, and pieces q and k."""
 
-        def index_of_program(b, i, outer, inner, _):
+        def index_of_program(first, second, outer, inner, _):
+            b, i = (second, first) if has_distances else (first, second)
             q, k = (inner, outer) if is_backward else (outer, inner)
             return index(b, i, q, k)
 
@@ -217,6 +242,10 @@ def _run(options, *arrays):
     }
     rows = jax.ShapeDtypeStruct(query.shape, query.dtype)
     scratch = {}
+    if has_distances:
+        of_distances = spec((width, 2 * length), lambda b, i, q, k: (i, 0))
+        specs |= dict.fromkeys(_DISTANCES, of_distances)
+        scratch["key_scores"] = pltpu.VMEM((heads, length, length), jnp.float32)
     if "key_rotations" in inputs:
         of_query, of_key = len(inputs["query_rotations"]), len(inputs["key_rotations"])
         specs["query_rotations"] = spec(
@@ -247,6 +276,10 @@ def _run(options, *arrays):
         outputs = {"d_query": (rows, of_d_query)}
         outputs |= {name: (key_rows, of_keys) for name in ("d_key", "d_value")}
         outputs["d_biases"] = of_biases, of_blocks
+        if has_distances:
+            tables = jax.ShapeDtypeStruct((1, size, 2 * length), jnp.float32)
+            of_tables = spec((1, width, 2 * length), lambda b, i, q, k: (0, i, 0))
+            outputs |= {f"d_{name}": (tables, of_tables) for name in _DISTANCES}
         total = pltpu.VMEM((LANES, key_piece), jnp.float32)
         scratch["total_d_query"] = pltpu.VMEM((LANES, length), jnp.float32)
         scratch |= {"total_d_key": total, "total_d_value": total}
@@ -267,24 +300,31 @@ def _run(options, *arrays):
     run_program = functools.partial(
         _run_program, options, kernel, names, pieces, is_backward
     )
+    grid = batch, blocks, *(pieces[::-1] if is_backward else pieces)
+    semantics = ["parallel", "parallel", "arbitrary", "arbitrary"]
+    if has_distances:
+        # Rows come one after another, and add to the gradients of tables.
+        grid = blocks, batch, 1, 1
+        semantics[1] = "arbitrary"
+        products += (6 if is_backward else 2) * (1 + LANES / length)
     out_shape, out_specs = zip(*outputs.values(), strict=True)
     scores = batch * size // options.head_size * length * key.shape[1]
     return pl.pallas_call(
         run_program,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
-            grid=(batch, blocks, *(pieces[::-1] if is_backward else pieces)),
+            grid=grid,
             in_specs=[specs[name] for name in inputs],
             out_specs=out_specs,
             scratch_shapes=tuple(scratch.values()),
         ),
         out_shape=out_shape,
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary", "arbitrary"),
+            dimension_semantics=semantics,
             vmem_limit_bytes=memory,
         ),
         cost_estimate=pl.CostEstimate(
-            flops=2 * products * scores * options.head_size,
+            flops=int(2 * products * scores * options.head_size),
             transcendentals=scores,
             bytes_accessed=sum(
                 x.size * x.dtype.itemsize for x in (*inputs.values(), *out_shape)
@@ -299,6 +339,10 @@ def _run_program(options, kernel, names, pieces, is_backward, counters, *referen
     by_name = dict(zip(names, references, strict=True))
     is_whole = pieces == (1, 1)
     outer, inner = (0, 0) if is_whole else (pl.program_id(2), pl.program_id(3))
+    has_distances = "key_scores" in by_name
+    row_axis, block_axis = (1, 0) if has_distances else (0, 1)
+    row = pl.program_id(row_axis)
+    index = row * pl.num_programs(block_axis) + pl.program_id(block_axis)
     at = (inner, outer) if is_backward else (outer, inner)
     if "rotated_query" in by_name:
         # The outer piece is rotated once for all inner pieces.
@@ -316,8 +360,21 @@ def _run_program(options, kernel, names, pieces, is_backward, counters, *referen
             del by_name["query_rotations"], by_name["key_rotations"]
     documents = by_name.pop("queries"), by_name.pop("keys")
     program = scores_lib.Program(
-        options, at, pieces, counters, by_name["query"], *documents
+        options, index, at, pieces, counters, by_name["query"], *documents
     )
+    if has_distances:
+        tables = (by_name.pop(name) for name in _DISTANCES)
+        program.distance_scores = tpu_distances.DistanceScores(
+            program, by_name["key"], *tables, by_name.pop("key_scores")
+        )
+        if is_backward:
+
+            @pl.when(row == 0)
+            def _():
+                for name in _DISTANCES:
+                    total = by_name[f"d_{name}"]
+                    total[:] = jnp.zeros_like(total)
+
     kernel(program, **by_name)
 
 

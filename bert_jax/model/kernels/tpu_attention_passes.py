@@ -40,7 +40,7 @@ def forward(
     options, is_whole = program.options, program.is_whole
 
     def first_stage(step):
-        q = program.for_each_head(step, query[0, step.chunk, step.columns])
+        q = program.for_each_head(step.heads, query[0, step.chunk, step.columns])
         return (program.scores(step, key[0, step.keys, step.columns], q),)
 
     if not is_whole:
@@ -100,6 +100,8 @@ def backward(
     total_d_value,
     query_rotations=None,
     key_rotations=None,
+    d_key_distances=None,
+    d_query_distances=None,
 ):
     """Write the gradients of a program's queries, keys and values.
 
@@ -109,8 +111,10 @@ def backward(
     positions. Gradients of a window are added up in three float32 arrays [128, L]. The
     array for queries has all positions of the row, since each piece of keys adds to the
     gradients of all queries. Rotations of queries and of keys are [1, 2, L, 128].
+    Gradients of distances, [1, 128, 2 L], are added to, since rows share the distances.
     """
     options, is_whole = program.options, program.is_whole
+    distance_scores = program.distance_scores
     query_piece, key_piece = program.at
     query_pieces, key_pieces = program.pieces
     kept = 1 - options.rate
@@ -120,7 +124,7 @@ def backward(
 
     def first_stage(step):
         q, g = (
-            program.for_each_head(step, x[0, step.chunk, step.columns])
+            program.for_each_head(step.heads, x[0, step.chunk, step.columns])
             for x in (query, gradient)
         )
         k, v = (x[0, step.keys, step.columns] for x in (key, value))
@@ -183,12 +187,21 @@ def backward(
                 p = jnp.exp2(scores * options.exponent - logs)
                 drop = program.make_dropout(step, head)
                 ds = drop(dp) - jnp.sum(inner[own], axis=0, keepdims=True)
-                ds = (p * ds).astype(query.dtype)
+                ds = p * ds
+                if distance_scores is not None:
+                    distance_scores.add_query_gradients(
+                        step, head, ds, q_transposed, total_d_query, d_key_distances
+                    )
+                ds = ds.astype(query.dtype)
                 p = drop(p).astype(gradient.dtype)
                 total_d_value[own, step.keys] += dot_transposed(g_transposed[own], p)
                 total_d_key[own, step.keys] += dot_transposed(q_transposed[own], ds)
                 total_d_query[own, chunk] += dot(k_transposed[own, step.keys], ds)
             if step.is_last and chunk.stop == length and is_whole:
+                if distance_scores is not None:
+                    distance_scores.add_key_gradients(
+                        k_transposed, total_d_key, d_query_distances
+                    )
                 write(columns)
 
     @pl.when(query_piece + key_piece == 0)

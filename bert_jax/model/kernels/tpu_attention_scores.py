@@ -68,9 +68,11 @@ class Program:
       is_whole: Whether these are 1.
     """
 
-    def __init__(self, options, at, pieces, counters, query, queries, keys):
+    def __init__(self, options, index, at, pieces, counters, query, queries, keys):
         length = keys.shape[2]
         self.options, self.at, self.pieces = options, at, pieces
+        self.distance_scores = None
+        self._index = index
         self.is_whole = pieces == (1, 1)
         self._ahead = at[1] - at[0]  # pieces by which the keys are ahead of the queries
         self._queries = queries
@@ -105,13 +107,9 @@ class Program:
         yield pending
 
     def _steps(self, heads_at_once):
-        size = self.options.head_size
         for start in range(0, self._width, LANES):
             columns = slice(start, start + LANES)
-            heads = [
-                Head((start + first) // size, slice(first, first + size))
-                for first in range(0, LANES, size)
-            ]
+            heads = self.heads_of_window(start)
             for first in range(0, self._query_length, QUERY_CHUNK):
                 chunk = slice(first, first + QUERY_CHUNK)
                 for i in range(0, len(heads), heads_at_once):
@@ -123,6 +121,14 @@ class Program:
                         is_first=i == 0,
                         is_last=i + heads_at_once >= len(heads),
                     )
+
+    def heads_of_window(self, start):
+        """Return the heads of the window of columns that begins at `start`."""
+        size = self.options.head_size
+        return [
+            Head((start + first) // size, slice(first, first + size))
+            for first in range(0, LANES, size)
+        ]
 
     def _keys_seen_by(self, queries):
         """Return whole blocks of keys that contain all keys that a chunk may see.
@@ -158,8 +164,8 @@ class Program:
             sees &= jnp.abs(self._ahead) <= -(-window // self._length)
         return sees
 
-    def for_each_head(self, step, x):
-        """Return a window [N, 128] once for each head, [heads N, 128].
+    def for_each_head(self, heads, x):
+        """Return a window [N, 128] once for each of some heads, [heads N, 128].
 
         The columns of other heads are zero.
         """
@@ -167,19 +173,22 @@ class Program:
             return x
         column = lax.broadcasted_iota(jnp.int32, x.shape, 1)
         copies = []
-        for head in step.heads:
+        for head in heads:
             own = (column >= head.columns.start) & (column < head.columns.stop)
             copies.append(jnp.where(own, x.astype(jnp.float32), 0.0).astype(x.dtype))
         return jnp.concatenate(copies)
 
     def scores(self, step, key, query):
-        """Return K Q^T of each head, [M, N], of keys [M, 128] and its queries.
+        """Return the scores of each head, [M, N], of keys [M, 128] and its queries.
 
         Keys that a query does not see have `HIDDEN_SCORE`. The queries are of
         `for_each_head`.
         """
         options = self.options
         scores = split(dot_transposed(key, query))
+        if self.distance_scores is not None:
+            added = self.distance_scores.of_step(step, query)
+            scores = [x + y for x, y in zip(scores, added, strict=True)]
         queries = self._queries[0, :, step.chunk] if options.packed else 0
         visible = self._keys[step.keys] == queries
         if options.causal or options.window is not None:
@@ -196,9 +205,8 @@ class Program:
         """Return a function that zeroes dropped entries of [M, N], without scaling."""
         if not self.options.rate:
             return lambda x: x
-        block = pl.program_id(0) * pl.num_programs(1) + pl.program_id(1)
         first = randomness.advance(
-            self._counters[block * self._heads + head.index],
+            self._counters[self._index * self._heads + head.index],
             jnp.uint32(step.chunk.start * self._size),
         )
         upper, lower = dropout.mask_pairs(self._words + first, self.options.rate)

@@ -1,0 +1,188 @@
+"""DeBERTa's attention by the TPU's kernel, against plain operations and NumPy."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from plans import count_kernels, needs_compiler, on_tpu
+from toy import relative_distance
+
+from bert_jax import config
+from bert_jax.model import randomness
+from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.deberta import attention as deberta_attention
+from bert_jax.model.kernels import (
+    decisions,
+    tpu_attention,
+    tpu_attention_passes,
+    tpu_distances,
+)
+from bert_jax.planning import topology
+from bert_jax.training import sharding
+
+pytestmark = pytest.mark.usefixtures("checked_shapes")
+
+
+def encoder(heads=2, head_size=64, rate=0.1, **fields):
+    return config.EncoderConfig(
+        positions="disentangled",
+        type_vocab_size=0,
+        hidden_size=heads * head_size,
+        num_heads=heads,
+        attention_dropout_rate=rate,
+        dtype="bfloat16",
+        distance_buckets=32,
+        max_distance=200,
+        **fields,
+    )
+
+
+def make_arrays(c, length, rows):
+    """Return the sources of attention, and the gradient of the output."""
+    rng = np.random.default_rng(0)
+    of_head = c.num_heads, c.head_size
+    tokens, distances = (rows, length, *of_head), (2 * c.distance_buckets, *of_head)
+    shapes = tokens, tokens, distances, distances, tokens, tokens
+    *sources, g = (jnp.asarray(rng.normal(size=s), jnp.bfloat16) for s in shapes)
+    return tuple(sources), g
+
+
+def make_pattern(length, rows):
+    """Return a pattern of packed rows, of `length` and of 100 tokens in turn."""
+    lengths = np.resize([length, 100], rows)
+    documents = np.sort(np.random.default_rng(1).integers(0, 3, (rows, length)), axis=1)
+    is_token = jnp.asarray(np.arange(length) < lengths[:, None])
+    return AttentionPattern(is_token, jnp.asarray(documents, jnp.int32))
+
+
+def output_and_gradients(c, attend, length=256, rows=2, positions=None, dtype=None):
+    """Return output and gradients of tokens. The output of padding has no gradient."""
+    sources, g = make_arrays(c, length, rows)
+    if dtype is not None:
+        sources, g = jax.tree.map(lambda x: x.astype(dtype), (sources, g))
+    pattern = make_pattern(length, rows)
+    keys = randomness.row_keys(3, "dropout", jnp.int32(5), jnp.arange(rows))
+    is_read = pattern.is_token
+    if positions is not None:
+        is_read = jnp.take_along_axis(is_read, positions, axis=1)
+        g = g[:, : positions.shape[1]]
+
+    @jax.jit
+    def run(sources, g):
+        def read(sources):
+            context = attend(c, sources, pattern, keys, positions)
+            return jnp.where(is_read[..., None, None], context, 0)
+
+        context, pull_back = jax.vjp(read, sources)
+        return context, *pull_back(g)[0]
+
+    return run(sources, g)
+
+
+def plain(*arguments):
+    return deberta_attention.plain(*arguments)[0]
+
+
+def assert_equals_plain(got, c, **options):
+    """Compare with plain operations in float32."""
+    exact = dataclasses.replace(c, dtype="float32")
+    expected = output_and_gradients(exact, plain, dtype="float32", **options)
+    for a, b in zip(got, expected, strict=True):
+        assert relative_distance(a, b) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_size", "length"),
+    [
+        (4, 64, 256),  # in two programs for each row
+        pytest.param(4, 32, 128, marks=pytest.mark.runs),
+        pytest.param(2, 64, 384, marks=pytest.mark.runs),
+        pytest.param(1, 128, 512, marks=pytest.mark.runs),
+    ],
+)
+def test_kernel_equals_plain_operations(heads, head_size, length, simulated_kernels):
+    c = encoder(heads, head_size)
+    got = output_and_gradients(c, deberta_attention.by_kernel, length)
+    assert_equals_plain(got, c, length=length)
+
+
+def test_kernel_adds_up_gradients_of_distances_over_devices(interpreted_kernels):
+    """Of four devices, two have other rows, and two have other heads."""
+    c = encoder(heads=4, rate=0.0)
+    positions = jnp.asarray(np.random.default_rng(2).integers(0, 256, (4, 7)))
+    options = {"rows": 4, "positions": positions}
+    mesh = sharding.make_mesh(config.MeshConfig(data=2, tensor=2), jax.devices()[:4])
+    with sharding.use(mesh):
+        got = output_and_gradients(c, deberta_attention.by_kernel, **options)
+    assert_equals_plain(got, c, **options)
+
+
+@pytest.mark.parametrize("length", [128, 384, 512])
+def test_shifts_in_numpy(length):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(128, length + 128)).astype(np.float32)
+    shifted = tpu_distances._unpack(tpu_distances._shift(jnp.asarray(x)), 1, length)
+    x = x.astype(jnp.bfloat16).astype(np.float32)
+    expected = np.stack([row[128 - n : 128 - n + length] for n, row in enumerate(x)])
+    np.testing.assert_array_equal(shifted, expected)
+
+    packed = tpu_distances._pack(shifted, axis=1)
+    back = np.zeros_like(x)
+    for n, row in enumerate(expected):
+        back[n, 128 - n : 128 - n + length] = row
+    np.testing.assert_array_equal(tpu_distances._shift_back(packed, length), back)
+
+
+def tpu_decision(c, length=256):
+    """Return the decision for TPUs, after a check with the program for them."""
+    sources, _ = make_arrays(c, length, rows=2)
+    pattern = make_pattern(length, rows=2)
+    keys = randomness.row_keys(3, "dropout", jnp.int32(5), jnp.arange(2))
+
+    def total(sources):
+        context = deberta_attention._attend(c, sources, pattern, keys, None)
+        return jnp.sum(context.astype(jnp.float32))
+
+    traced = jax.jit(jax.grad(total)).trace(sources)
+    decided = decisions.attention(c, "tpu", 2, length, is_local=False, has_dropout=True)
+    calls = {decisions.TPU_KERNEL: 2, decisions.PLAIN: 0}
+    assert count_kernels(traced) == calls[decided.implementation]
+    return str(decided)
+
+
+def test_tpus_use_the_kernel_where_shapes_allow():
+    assert tpu_decision(encoder()) == "TPU kernel"
+    assert tpu_decision(encoder(), length=128) == "TPU kernel"
+    assert "rows of more than 512 tokens" in tpu_decision(encoder(), length=640)
+    exact = dataclasses.replace(encoder(), dtype="float32")
+    assert "distances are float32, not bfloat16" in tpu_decision(exact)
+    on_gpu = decisions.attention(
+        encoder(), "cuda", 2, 256, is_local=False, has_dropout=False
+    )
+    assert "platform cuda has disentangled positions" in str(on_gpu)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["v4:2x2x1", "v5e:1x1"])
+def test_kernel_compiles(name, monkeypatch):
+    kind = topology.open_topology(name).devices[0].device_kind
+    for module in (tpu_attention, tpu_attention_passes):
+        monkeypatch.setattr(module, "device_kind", lambda: kind)
+    c = encoder()
+
+    def run(sources, g):
+        pattern = make_pattern(256, rows=2)
+        keys = randomness.row_keys(3, "dropout", jnp.int32(5), jnp.arange(2))
+        _, pull_back = jax.vjp(
+            lambda x: deberta_attention.by_kernel(c, x, pattern, keys, None), sources
+        )
+        return pull_back(g)
+
+    sources, g = make_arrays(c, 256, rows=2)
+    *sources, g = on_tpu(name, [*sources, g])
+    text = jax.jit(run).lower(tuple(sources), g).compile().as_text()
+    kernels = [line for line in text.splitlines() if "tpu_custom_call" in line]
+    for kernel in ("attention_forward", "attention_backward"):
+        assert any(kernel in line for line in kernels)
