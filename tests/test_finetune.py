@@ -145,7 +145,8 @@ def test_changed_examples_are_refused(finetuned, tmp_path):
     rows = "a class\tabout class\na statement\tabout statement\n" * 30
     (tmp_path / "t.tsv").write_text("text\tlabel\n" + rows)
     files = {"train": str(tmp_path / "t.tsv"), "eval": made.task.eval}
-    with pytest.raises(UserError, match=r"another config \(task\.fingerprint"):
+    message = r"another config \(task\.fingerprint.*; put back the data"
+    with pytest.raises(UserError, match=message):
         finetuning.finetune(make_config(made.init_from, files), str(folder))
 
 

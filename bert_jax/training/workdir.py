@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -181,9 +182,11 @@ def _check_same_run(folder: storage.Path, config: Any) -> None:
         return
     refused = config_lib.differences(earlier, config, free=False)
     if refused:
+        remedy = "give another --workdir"
+        if any(re.match(r"(data|task)\.fingerprint:", line) for line in refused):
+            remedy = f"put back the data that the run began with, or {remedy}"
         raise UserError(
-            f"{folder} holds a run with another config ({'; '.join(refused)}); "
-            "give another --workdir"
+            f"{folder} holds a run with another config ({'; '.join(refused)}); {remedy}"
         )
     for line in config_lib.differences(earlier, config, free=True):
         terminal.say(f"config changed since the last start: {line}")
