@@ -71,7 +71,11 @@ class HiddenStates(text_inputs.TextComputation):
         return {"values": values}
 
 
-def _check(asked: HiddenStates, length: int, least: int) -> None:
+def _check(asked: HiddenStates, length: int, least: int, batch_size: int) -> None:
+    if not asked.layers:
+        raise UserError("layers is empty; [-1] is the last layer")
+    if batch_size < 1:
+        raise UserError(f"batch_size={batch_size} must be at least 1")
     depth, positions = asked.encoder.num_layers, asked.encoder.max_position_embeddings
     for layer in asked.layers:
         if not -depth - 1 <= layer <= depth:
@@ -120,7 +124,7 @@ def extract(
     layers = tuple(map(operator.index, layers))
     asked = HiddenStates(model.encoder, layers, pool)
     least = 2 + len(model.tokenizer.pair_separators)  # special tokens of a pair
-    _check(asked, length, least)
+    _check(asked, length, least, operator.index(batch_size))
     length = length or model.encoder.max_position_embeddings
     return _stream(model, asked, texts, length, batch_size)
 
