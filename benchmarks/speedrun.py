@@ -203,7 +203,10 @@ def measure(
 ) -> dict[str, list[float]]:
     """Return the CPU seconds of a step, medians of rounds.
 
-    The result is stored. If it lacks a name, all are measured again, in turns.
+    The result is stored. If it lacks a name, all are measured again, in turns, and the
+    new times are scaled to those of the first known name. Known times remain, because
+    the steps of runs follow from them.
+
     `phases_of` is a function from the name of a model to configs of one phase each.
     """
     settings, known = known_seconds(values)
@@ -218,6 +221,9 @@ def measure(
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for (name, _), times in interleaved_timing.rounds(sides, values.rounds).items():
         seconds[name].append(statistics.median(times))
+    if known:
+        scale = known[names[0]][0] / seconds[names[0]][0]
+        seconds = {name: [x * scale for x in seconds[name]] for name in names} | known
     content = json.dumps({"settings": settings, "seconds": seconds}, indent=2)
     (pathlib.Path(values.output) / SECONDS).write_text(f"{content}\n")
     return seconds
