@@ -32,7 +32,7 @@ Run:    python -m bert_jax.run.pretrain --config=configs/deberta_v3.py:base \
         --kind=sentencepiece --nolower_case --vocab_size=128000).
         run.convert writes the discriminator as a DebertaV2Model, and the generator as a
         DebertaV2ForMaskedLM in a folder within.
-Cost:   the compiler's estimate for base on 64 chips of TPU v4 is 5 days, with a loop
+Cost:   the compiler's estimate for base on 64 chips of TPU v4 is 5.5 days, with a loop
         over layers (docs/results.md). Not run yet.
 """
 

@@ -66,13 +66,14 @@ class Program:
         time, in whole rows.
       pieces: Numbers of pieces of queries and of keys in a row.
       is_whole: Whether these are 1.
+      distance_scores: `tpu_distances.DistanceScores` of DeBERTa, or None.
     """
 
     def __init__(self, options, index, at, pieces, counters, query, queries, keys):
         length = keys.shape[2]
         self.options, self.at, self.pieces = options, at, pieces
         self.distance_scores = None
-        self._index = index
+        self._index = index  # among the programs of all rows
         self.is_whole = pieces == (1, 1)
         self._ahead = at[1] - at[0]  # pieces by which the keys are ahead of the queries
         self._queries = queries
