@@ -22,6 +22,7 @@ from toy import (
 
 from bert_jax import config
 from bert_jax.model import heads, plain_attention, randomness
+from bert_jax.model.block import Block
 from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import masked_lm, metric_sums
@@ -50,6 +51,27 @@ def test_initial_values_and_loss():
     sums = sums_of(objective, params, random_batch(encoder, size=16, length=64))
     loss = metric_sums.report(objective.losses, sums)["loss"]
     assert abs(loss - 11.02) < 0.2
+
+
+def test_blocks_are_traced_for_their_initial_values_once(monkeypatch):
+    """Flax asks for the shapes of initial values whenever the encoder is applied."""
+    calls = []
+
+    def call(block, *args, **kwargs):
+        calls.append(block.scope.is_mutable_collection("params"))
+        return original(block, *args, **kwargs)
+
+    original = Block.__call__
+    monkeypatch.setattr(Block, "__call__", call)
+    # No other test initialises this encoder.
+    encoder = make_encoder(dataclasses.replace(TINY, intermediate_size=40))
+    ids = jnp.ones((2, 8), jnp.int32)
+    inputs = Inputs(ids, ids > 0, ids)
+    variables = nn.unbox(encoder.init(jax.random.key(0), inputs))
+    assert calls == [True]
+    for _ in range(2):
+        encoder.apply(variables, inputs)
+    assert calls == [True, False, False]
 
 
 # ---- one result, however it is computed

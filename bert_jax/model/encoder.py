@@ -4,6 +4,7 @@ Source: BERT paper, 3; google-research/bert, modeling.py.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -172,13 +173,14 @@ class Encoder(nn.Module):
         c = self.config
         ids = jnp.zeros((1, 1), jnp.int32)
         inputs = Inputs(ids, ids == 0, ids)
-        return self.block_class(c, parent=None).init(
+        return _initial_values(
+            self.block_class(c, parent=None),
             key,
             jnp.zeros((1, 1, c.hidden_size), c.dtype),
             self._pattern(inputs, True),
             self._rotations(inputs, True),
             None,
-        )["params"]
+        )
 
     def pooled_positions(self, inputs: Inputs) -> Int[Array, "B 1"]:
         """Return the position of [CLS] in each row, the first token.
@@ -206,3 +208,13 @@ class Encoder(nn.Module):
     def token_embedding(self) -> Float[Array, "V E"]:
         """Return the table of token embeddings, for heads that are tied to it."""
         return self.embeddings.token
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _initial_values(block: nn.Module, key: jax.Array, *inputs: Any) -> Any:
+    """Initialise a block.
+
+    Flax repeats this, for shapes only, whenever the encoder is applied. `jax.jit` keeps
+    the trace, which takes as long as that of a layer.
+    """
+    return block.init(key, *inputs)["params"]
