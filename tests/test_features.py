@@ -130,6 +130,7 @@ def test_texts_are_read_a_few_batches_ahead(window_bytes, ahead, model, monkeypa
         ({"layers": (4,)}, "no layer 4; the encoder has 3: 1 to 3, or -3 to -1, and 0"),
         ({"layers": (-5,)}, "there is no layer -5"),
         ({"layers": ()}, "layers is empty"),
+        ({"layers": (-1, 2, -1)}, "layers has -1 more than once"),
         ({"batch_size": -1}, "batch_size=-1 must be at least 1"),
         ({"pool": "sum"}, "pool='sum' must be one of none, cls, mean, max"),
         ({"length": 2}, "length=2 must be from 3 to the 40 positions"),

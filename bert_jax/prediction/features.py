@@ -78,6 +78,8 @@ def _check(asked: HiddenStates, length: int, least: int, batch_size: int) -> Non
         raise UserError(f"batch_size={batch_size} must be at least 1")
     depth, positions = asked.encoder.num_layers, asked.encoder.max_position_embeddings
     for layer in asked.layers:
+        if asked.layers.count(layer) > 1:
+            raise UserError(f"layers has {layer} more than once")
         if not -depth - 1 <= layer <= depth:
             raise UserError(
                 f"there is no layer {layer}; the encoder has {depth}: 1 to {depth}, or "
