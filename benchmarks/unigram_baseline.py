@@ -14,6 +14,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.corpus import shards
 from bert_jax.data import chunks
+from bert_jax.errors import UserError
 from bert_jax.objectives import unigram_baseline
 
 
@@ -46,4 +47,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("corpora", nargs="+", metavar="CORPUS")
     for given in parser.parse_args().corpora:
-        print(row(given))
+        try:
+            print(row(given))
+        except UserError as error:
+            parser.error(str(error))
