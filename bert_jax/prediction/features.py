@@ -114,7 +114,7 @@ def extract(
     Args:
       model: Any trained model.
       texts: Texts and pairs. An empty text has the vectors of [CLS] and [SEP].
-      layers: Layers: -1 is the last one, 1 the first one, and 0 the embeddings.
+      layers: Layers, each once: -1 is the last, 1 the first, and 0 the embeddings.
       pool: "none" for a vector of each token. For a vector of each text: "cls" for that
         of [CLS], "mean" or "max" over all tokens, [CLS] and [SEP] included.
       length: Largest number of tokens, special tokens included; longer texts are
