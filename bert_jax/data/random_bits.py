@@ -51,8 +51,8 @@ def fold_in(key: tf.Tensor, *indices: tf.Tensor) -> tf.Tensor:
     return key
 
 
-# A function of its own, so that each use is one operation of a graph: graphs of batches
-# are built in half the time.
+# A function of its own, as `_permute` is, so that each use is one operation of a graph:
+# graphs of batches are built in half the time.
 @tf.function(input_signature=[tf.TensorSpec(None, tf.uint64)] * 2, autograph=False)
 def _mix(key: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Fold an index into a key, both uint64."""
@@ -129,7 +129,18 @@ def permute(index: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
       key: uint64, broadcast against `index`.
     """
     height = math.isqrt(size - 1) + 1
-    width = -(-size // height)
+    permuted = _permute(index, height, -(-size // height), size, key)
+    permuted.set_shape(index.shape)
+    return permuted
+
+
+@tf.function(
+    input_signature=[tf.TensorSpec(None, tf.int64)] * 4
+    + [tf.TensorSpec(None, tf.uint64)],
+    autograph=False,
+)
+def _permute(index, height, width, size, key) -> tf.Tensor:
+    """Permute [0, size), within a rectangle of `height` times `width` elements."""
     round_keys = [fold_in(key, i) for i in range(_ROUNDS)]
 
     def permute_outside(x, is_outside):
