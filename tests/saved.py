@@ -1,6 +1,5 @@
 """Checkpoints of models that nobody trained."""
 
-import dataclasses
 import functools
 import json
 
@@ -17,23 +16,21 @@ from bert_jax.objectives import masked_lm
 from bert_jax.training import checkpoint, metadata, optimizer, sharding, step
 
 
-def save(folder, objective, run_config, tokenizer, settings=None, *, scale=5):
+def save(folder, objective, run_config, tokenizer, settings=None, *, scale=0.1):
     """Save a state of an objective, and return its parameters on one device.
 
-    They are larger than initial ones, so that what the model says depends on its input.
+    By default, they are larger than initial ones, so that what the model says depends
+    on its input.
     """
     tx = optimizer.make_optimizer(config.OptimizerConfig(), lambda step: 1e-3)
     init = functools.partial(step.init_state, objective, tx)
     mesh = sharding.make_mesh(config.MeshConfig())
-    shapes = sharding.state_shapes(init, mesh)
-    state = sharding.initialise(init, shapes, jax.random.key(7))
-    larger = jax.tree.map(lambda p: p * scale if p.ndim > 1 else p, state.params)
-    state = dataclasses.replace(state, params=larger)
+    state = toy.state_of(sharding.state_shapes(init, mesh), scale=scale)
     about = metadata.of_run(run_config, objective, tokenizer, settings)
     checkpoints = checkpoint.Checkpoints(folder / "checkpoints", 1, about)
     checkpoints.save(1, state, objective.encoder, {})
     checkpoints.close()
-    return jax.tree.map(lambda x: jax.device_put(x, jax.devices()[0]), larger)
+    return jax.tree.map(lambda x: jax.device_put(x, jax.devices()[0]), state.params)
 
 
 def pretrained(corpus, folder):
@@ -43,7 +40,7 @@ def pretrained(corpus, folder):
     cfg.encoder.update(vocab_size=corpus.tokenizer.vocab_size, dtype="float32")
     built = config.from_configdict(config.PretrainConfig, cfg)
     objective = masked_lm.MaskedLm(built.encoder, built.objective)
-    save(folder, objective, built, corpus.tokenizer, scale=1)
+    save(folder, objective, built, corpus.tokenizer, scale=0.02)
     (folder / "config.json").write_text(json.dumps(config.to_dict(built)))
     return folder
 
@@ -58,12 +55,8 @@ def parameters_of(source):
 
 def native_model(objective, settings=None, tokenizer=None, run=None, scale=1):
     """A native checkpoint in memory with random parameters, and these by path."""
-    rng = np.random.default_rng(0)
     shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
-    params = {
-        path: rng.normal(scale=scale, size=leaf.shape).astype(np.float32)
-        for path, leaf in parameters.flatten(shapes).items()
-    }
+    params = parameters.flatten(toy.random_values(shapes, seed=0, scale=scale))
     if not objective.encoder.first_attention_norm:  # not used, and not exported
         params["encoder/layers/attention_norm/scale"][0] = 1
     tokenizer = tokenizer or toy.metadata().tokenizer

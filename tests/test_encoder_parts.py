@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend import core
-from toy import TINY, batch_of, far_params, relative_distance, sums_of
+from toy import TINY, batch_of, params_of, relative_distance, sums_of
 
 from bert_jax import config
 from bert_jax.errors import UserError
@@ -152,7 +152,7 @@ def test_loops_and_recomputation_change_nothing(name, change):
     """Loss and gradients, with dropout, where layers differ in kind."""
 
     c = family(name, **change)
-    params = far_params(objective_of(c).init, 0.2)
+    params = params_of(objective_of(c).init, scale=0.2)
 
     def loss_and_gradients(c):
         model = heads.PretrainingModel(c, sentence_head="")
@@ -185,7 +185,7 @@ def test_layers_outside_of_the_loop_are_recomputed():
             return encoder.apply({"params": params}, inputs).hidden.sum()
 
         program = jax.jit(jax.grad(total)).lower(
-            far_params(objective_of(c).init, 0.2)["encoder"]
+            params_of(objective_of(c).init, scale=0.2)["encoder"]
         )
         return program.compile().as_text().count(" dot(")
 

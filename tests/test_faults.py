@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import runs
 from orbax.checkpoint.experimental.v1._src.synchronization import compatibility
-from toy import TINY, metadata
+from toy import TINY, metadata, state_of
 
 from bert_jax import config
 from bert_jax.errors import Unavailable, UserError
@@ -214,7 +214,7 @@ def make_state(number):
     init = functools.partial(step.init_state, objective, tx)
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=4))
     shapes = sharding.state_shapes(init, mesh)
-    state = sharding.initialise(init, shapes, jax.random.key(number))
+    state = state_of(shapes, seed=number)
     return shapes, dataclasses.replace(state, step=state.step + number)
 
 

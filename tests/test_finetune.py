@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import runs
 from commands import ROOT, assert_refused, call, succeed
+from toy import state_of
 
 from bert_jax import config, finetuning, prediction, warm_start
 from bert_jax.errors import Interrupted, UserError
@@ -162,7 +163,7 @@ def begin(finetuned, pretrained, task):
     """Return a function that returns random parameters, and those of a run's start."""
     config = make_config(pretrained, task)
     run = run_of(config)
-    state = sharding.initialise(run.init, run.state_shapes, jax.random.key(0))
+    state = state_of(run.state_shapes)
 
     def arrays(state):
         return {
@@ -439,7 +440,7 @@ def test_scoring_sends_a_heartbeat_after_each_batch(pretrained, task):
     """Scoring may take longer than the watchdog waits."""
     run = run_of(make_config(pretrained, task, keep_best="macro_f1", batch_size=16))
     data = run.phases[0].open_data(np.arange(16))
-    state = sharding.initialise(run.init, run.state_shapes, jax.random.key(0))
+    state = state_of(run.state_shapes)
     beats = []
     data.scores(state.params, lambda: beats.append(1))
     assert len(beats) == math.ceil(40 / 16)

@@ -13,8 +13,8 @@ import pytest
 from toy import (
     TINY,
     assert_close,
-    init,
     loss_and_gradient,
+    masked_lm_params,
     random_batch,
     relative_distance,
     sums_of,
@@ -80,7 +80,9 @@ def test_blocks_are_traced_for_their_initial_values_once(monkeypatch):
 def test_bfloat16_is_close_to_float32():
     half = dataclasses.replace(TINY, dtype="bfloat16")
     ((loss, _), grads), ((half_loss, _), half_grads) = (
-        loss_and_gradient(masked_lm.MaskedLm(encoder), init(TINY), random_batch())
+        loss_and_gradient(
+            masked_lm.MaskedLm(encoder), masked_lm_params(TINY), random_batch()
+        )
         for encoder in (TINY, half)
     )
     assert abs(half_loss - loss) < 0.01 * loss
@@ -104,7 +106,7 @@ def encoder_of(config, **request):
 
 
 def test_hidden_states_and_attention_on_request():
-    params, inputs = init(TINY), Inputs.of(random_batch())
+    params, inputs = masked_lm_params(TINY), Inputs.of(random_batch())
     plain, *nothing = encoder_of(TINY)(params, inputs)
     assert nothing == [None, None]
     request = {"return_hidden_states": True, "return_attention": True}
@@ -120,7 +122,7 @@ def test_hidden_states_and_attention_on_request():
 
 def test_a_causal_encoder_does_not_look_ahead():
     config = dataclasses.replace(TINY, causal=True)
-    params, inputs = init(TINY), Inputs.of(random_batch())
+    params, inputs = masked_lm_params(TINY), Inputs.of(random_batch())
     encode = encoder_of(config, return_attention=True)
     hidden, _, attention = encode(params, inputs)
     assert np.triu(attention, 1).max() == 0
@@ -157,7 +159,7 @@ def test_read_at_gives_the_states_of_the_full_row(changes, count):
     """With dropout and documents: values, and gradients of all parameters."""
     # Layers in a loop compute all positions.
     config = dataclasses.replace(TINY, num_layers=2, scan_layers=False, **changes)
-    params, inputs = init(config)["encoder"], Inputs.of(random_batch())
+    params, inputs = masked_lm_params(config)["encoder"], Inputs.of(random_batch())
     rows, length = inputs.input_ids.shape
     inputs = inputs._replace(
         documents=jnp.broadcast_to(jnp.arange(length) // 5, (rows, length))
@@ -204,7 +206,7 @@ def test_no_product_of_the_plain_attention_sums_over_one_query():
 
 
 def test_read_at_excludes_all_states():
-    params, inputs = init(TINY)["encoder"], Inputs.of(random_batch())
+    params, inputs = masked_lm_params(TINY)["encoder"], Inputs.of(random_batch())
     read_at = jnp.zeros((8, 1), jnp.int32)
     with pytest.raises(ValueError, match="need read_at=None"):
         make_encoder(TINY).apply(
@@ -217,7 +219,7 @@ def test_logits_are_float32_and_not_rounded_to_less(dtype):
     config = dataclasses.replace(TINY, dtype=dtype)
     batch = random_batch(size=16)
     logits = jax.jit(heads.PretrainingModel(config).apply)(
-        {"params": init(TINY)}, Inputs.of(batch), batch["mlm_positions"]
+        {"params": masked_lm_params(TINY)}, Inputs.of(batch), batch["mlm_positions"]
     )
     for values in (logits.mlm.compute()[..., :101], logits.sentence):
         assert values.dtype == jnp.float32

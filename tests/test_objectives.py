@@ -8,7 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import TINY, assert_trees_close, batch_of, loss_and_gradient, sums_of
+from toy import (
+    TINY,
+    assert_trees_close,
+    batch_of,
+    loss_and_gradient,
+    params_of,
+    sums_of,
+)
 
 from bert_jax import config as config_lib
 from bert_jax import pretraining
@@ -32,14 +39,13 @@ pytestmark = pytest.mark.usefixtures("checked_shapes")
 
 ROWS = 4
 LEFT_TO_RIGHT = dataclasses.replace(TINY, causal=True)
-DECIDED = dataclasses.replace(TINY, initializer_range=0.5)
 XLNET = dataclasses.replace(TINY, positions="relative")
 
 
 OBJECTIVES = {
     "next sentence": masked_lm.MaskedLm(TINY),
     "distillation": distillation.Distillation(
-        TINY, config_lib.DistillationConfig(teacher_encoder=DECIDED, hidden_weight=0.5)
+        TINY, config_lib.DistillationConfig(teacher_encoder=TINY, hidden_weight=0.5)
     ),
     "causal, packed": causal_lm.CausalLm(
         LEFT_TO_RIGHT, config_lib.CausalLmConfig(examples_per_row=3)
@@ -64,11 +70,11 @@ each = pytest.mark.parametrize("name", OBJECTIVES)
 
 
 @functools.cache
-def initial(name):
-    objective, key = OBJECTIVES[name], jax.random.key(0)
-    params = nn.unbox(jax.jit(objective.init)(key))
+def random_params(name):
+    objective = OBJECTIVES[name]
+    params = params_of(objective.init)
     if isinstance(objective, distillation.Distillation):
-        params |= nn.unbox(jax.jit(objective.init_constants)(jax.random.key(1)))
+        params |= params_of(objective.init_constants, seed=1, scale=0.5)
     return params
 
 
@@ -79,7 +85,7 @@ def keys(purpose, rows=range(2 * ROWS)):
 def measure(name, batch, *, dropout=range(ROWS), sampling=range(ROWS)):
     """Return the terms of `ROWS` rows with the keys of some rows."""
     both_keys = keys("dropout", dropout), keys("sampling", sampling)
-    return sums_of(OBJECTIVES[name], initial(name), batch, *both_keys)
+    return sums_of(OBJECTIVES[name], random_params(name), batch, *both_keys)
 
 
 def small_batch(name, seed=0):
@@ -92,7 +98,7 @@ def with_dropout(name):
     objective, batch = OBJECTIVES[name], batch_of(OBJECTIVES[name])
     both_keys = keys("dropout"), keys("sampling")
     (_, terms), gradient = loss_and_gradient(
-        objective, initial(name), batch, *both_keys
+        objective, random_params(name), batch, *both_keys
     )
     return gradient, terms
 
@@ -122,6 +128,25 @@ def test_parameters_have_names_of_dimensions(name):
 
     boxes = jax.eval_shape(OBJECTIVES[name].init, jax.random.key(0))
     assert all(map(is_box, jax.tree.leaves(boxes, is_leaf=is_box)))
+
+
+def test_initial_values_of_heads():
+    """`test_model.py` compares those of an encoder."""
+
+    @jax.jit  # all in one program, which compiles faster
+    def initial(key):
+        made = {name: nn.unbox(o.init(key)) for name, o in OBJECTIVES.items()}
+        for params in made.values():
+            del params["encoder"]
+        return made
+
+    for path, value in parameters.flatten(initial(jax.random.key(0))).items():
+        if path.endswith("bias") or "/embedding_differences/" in path:
+            assert (value == 0).all(), path
+        elif path.endswith("scale"):
+            assert (value == 1).all(), path
+        else:
+            assert 0.01 < value.std() < 0.025, path
 
 
 @each
@@ -166,7 +191,7 @@ def test_rows_of_weight_0_do_not_count(name):
 
 
 def test_regression_takes_the_square_of_the_error():
-    objective, params = OBJECTIVES["regression"], initial("regression")
+    objective, params = OBJECTIVES["regression"], random_params("regression")
     batch = small_batch("regression")
     predicted = np.asarray(objective.outputs(params, batch)["predictions"])
     expected = batch["weights"] * np.square(predicted - batch["labels"])
@@ -193,7 +218,7 @@ def test_flops_grow_with_length(name):
     assert 0 < work[0] < work[1] < work[2]
     # At least six operations for each parameter of a layer and token; in the last layer
     # there may be fewer tokens.
-    layers = jax.tree.leaves(initial(name)["encoder"]["layers"])
+    layers = jax.tree.leaves(random_params(name)["encoder"]["layers"])
     assert work[1] > 6 * 32 * sum(leaf[:-1].size for leaf in layers if leaf.ndim > 2)
 
 

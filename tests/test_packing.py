@@ -38,11 +38,14 @@ OBJECTIVES = {
 
 
 @pytest.fixture(scope="module")
-def corpus(documents, wordpiece, tmp_path_factory):
-    """Return a corpus with paragraphs as documents, so that many examples are short."""
+def corpus(documents, byte_bpe, tmp_path_factory):
+    """Return a corpus with paragraphs as documents, so that many examples are short.
+
+    Padding is token 1.
+    """
     folder = tmp_path_factory.mktemp("paragraphs")
     paragraphs = [p for d in documents for p in d.split("\n")]
-    return build_text(paragraphs[:600], wordpiece, folder / "corpus", held_out=0.1)
+    return build_text(paragraphs[:600], byte_bpe, folder / "corpus", held_out=0.1)
 
 
 # ---- which examples share a row
@@ -143,7 +146,7 @@ def objective_of(settings, **encoder):
 
 
 @functools.cache
-def initial(settings):
+def random_params(settings):
     alone = dataclasses.replace(settings, examples_per_row=1)
     return params_of(objective_of(alone).init)
 
@@ -159,7 +162,7 @@ def test_packing_keeps_losses_and_gradients(name, corpus):
     rows = unpacked(batch)
     assert len(rows["input_ids"]) > 16
     batch = jax.tree.map(jnp.asarray, batch)
-    params = initial(settings)
+    params = random_params(settings)
     (loss, packed), gradient = loss_and_gradient(objective_of(settings), params, batch)
     (expected, separate), other = loss_and_gradient(objective_of(alone), params, rows)
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)

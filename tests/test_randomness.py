@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import TINY, init, random_batch
+from toy import TINY, masked_lm_params, random_batch
 
 from bert_jax.model import dropout, randomness
 from bert_jax.objectives import masked_lm
@@ -127,7 +127,7 @@ def test_every_place_draws_masks_of_its_own(encoder, monkeypatch):
         return real(x, keys, rate)
 
     monkeypatch.setattr(dropout, "_dropout", record)
-    layers, params = encoder.num_layers, init(encoder)
+    layers, params = encoder.num_layers, masked_lm_params(encoder)
     encoder = dataclasses.replace(encoder, attention_dropout_rate=0.25)
     sums = jax.jit(masked_lm.MaskedLm(encoder).sums)
     for dropout_keys in (None, row_keys(8)):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import TINY, batch_of, metadata, params_of
+from toy import TINY, batch_of, metadata, params_of, state_of
 
 from bert_jax import config
 from bert_jax.model.inputs import Inputs
@@ -62,21 +62,20 @@ def test_runs_resume_from_checkpoints_of_earlier_versions(tmp_path, monkeypatch)
     mesh = sharding.make_mesh(config.MeshConfig())
     tx = optimizer.make_optimizer(config.OptimizerConfig(), lambda step: 1e-3)
 
-    def initial():
-        """Return the function that initialises a state, and the shapes."""
+    def state_shapes():
         init = functools.partial(step.init_state, spans.Spans(TINY), tx)
-        return init, sharding.state_shapes(init, mesh)
+        return sharding.state_shapes(init, mesh)
 
     with monkeypatch.context() as earlier:
         names = ("start_accuracy", "end_accuracy", "exact")
         earlier.setattr(spans.Spans, "metric_names", names)
-        state = sharding.initialise(*initial(), jax.random.key(7))
+        state = state_of(state_shapes())
     values = jax.device_put((3.0, 4.0), sharding.replicated(mesh))
     sums = {**state.metric_sums, "exact": metric_sums.MetricSum(*values)}
     checkpoints = checkpoint.Checkpoints(tmp_path / "checkpoints", 1, metadata())
     checkpoints.save(1, dataclasses.replace(state, metric_sums=sums), TINY, {})
     checkpoints.wait()
-    got = checkpoints.restore(initial()[1]).metric_sums
+    got = checkpoints.restore(state_shapes()).metric_sums
     checkpoints.close()
     assert got["span_accuracy"] == (3, 4)
     assert "exact" not in got

@@ -14,8 +14,8 @@ from toy import (
     TINY,
     assert_close,
     assert_trees_close,
-    far_params,
     loss_and_gradient,
+    params_of,
     relative_distance,
 )
 
@@ -162,7 +162,7 @@ SHORT = dataclasses.replace(XLNET, num_layers=2)
 
 @functools.cache
 def random_params():
-    return far_params(permutation_lm.PermutationLm(SHORT).init, 0.1)
+    return params_of(permutation_lm.PermutationLm(SHORT).init)
 
 
 def compute(batch, *keys, **changes):

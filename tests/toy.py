@@ -1,5 +1,6 @@
 """A tiny model, random batches for it, its losses, and comparisons of arrays."""
 
+import dataclasses
 import functools
 
 import flax.linen as nn
@@ -11,6 +12,7 @@ from bert_jax import config, tokenizer
 from bert_jax.objectives import masked_lm, metric_sums
 from bert_jax.tokenizer import pipelines
 from bert_jax.training import metadata as metadata_lib
+from bert_jax.training import sharding
 
 TINY = config.EncoderConfig(
     vocab_size=101,
@@ -68,22 +70,36 @@ def batch_of(objective, rows=8, length=24, seed=0):
 
 
 @functools.cache
-def init(encoder):
+def masked_lm_params(encoder):
     return params_of(masked_lm.MaskedLm(encoder).init)
 
 
-def params_of(init, seed=0):
-    """Return parameters larger than usual, so that attention is not nearly uniform."""
-    params = nn.unbox(jax.jit(init)(jax.random.key(seed)))
-    return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
+def params_of(init, seed=0, scale=0.1):
+    """Return parameters of which no two layers, heads or columns are alike.
+
+    Initial values would have to be compiled.
+    """
+    shapes = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
+    return jax.tree.map(jnp.asarray, random_values(shapes, seed, scale))
 
 
-def far_params(init, scale):
-    """Return parameters of which no two layers, heads or columns are alike."""
-    params, rng = nn.unbox(jax.jit(init)(jax.random.key(0))), np.random.default_rng(1)
-    return jax.tree.map(
-        lambda p: p + jnp.float32(rng.normal(size=p.shape) * scale), params
-    )
+def random_values(shapes, seed, scale):
+    """Return normal values: around 1 for the scales of norms, else around 0."""
+    rng = np.random.default_rng(seed)
+
+    def values(path, leaf):
+        mean = float(path[-1].key == "scale")
+        return rng.normal(mean, scale, leaf.shape).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(values, shapes)
+
+
+def state_of(shapes, seed=0, scale=0.1):
+    """Return a state before the first step, with random parameters."""
+    values = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    params = random_values(shapes.params, seed, scale)
+    values = dataclasses.replace(values, params=params)
+    return jax.device_put(values, sharding.shardings_of(shapes))
 
 
 @functools.partial(jax.jit, static_argnums=0)
