@@ -26,7 +26,7 @@ import numpy as np
 import show_batches
 
 from bert_jax.corpus import shards
-from bert_jax.errors import UserError
+from bert_jax.run import command_line
 
 RECIPES = (*show_batches.RECIPES, "albert:base", "electra:small", "roberta:base")
 
@@ -88,7 +88,7 @@ def main():
         for recipe in values.recipes:
             made = show_batches.batches(corpora, recipe, **shape)
             makers[recipe] = made.batches(0, 10**9).__next__
-    except (FileNotFoundError, UserError) as error:  # no such recipe, for example
+    except FileNotFoundError as error:  # no such recipe
         parser.error(str(error))
     if values.collator:
         makers["collator"] = collator(corpora[0], **shape)
@@ -113,4 +113,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with command_line.reported_errors():
+        main()

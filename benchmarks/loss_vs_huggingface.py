@@ -31,6 +31,7 @@ from bert_jax.data import batches as batches_lib
 from bert_jax.interop import huggingface
 from bert_jax.interop.families import bert, family
 from bert_jax.objectives import classification, masked_lm, metric_sums, spans, tagging
+from bert_jax.run import command_line
 
 LENGTH, BATCH, CLASSES = 64, 16, 5
 ENCODER = config_lib.EncoderConfig(
@@ -258,4 +259,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with command_line.reported_errors():
+        main()

@@ -40,6 +40,7 @@ from bert_jax.corpus import shards
 from bert_jax.demo import recipe
 from bert_jax.objectives import metric_sums
 from bert_jax.prediction import minimal_pair_files
+from bert_jax.run import command_line
 from bert_jax.training import curves, metrics_file, sharding
 
 
@@ -443,4 +444,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with command_line.reported_errors():
+        main()

@@ -14,8 +14,8 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.corpus import shards
 from bert_jax.data import chunks
-from bert_jax.errors import UserError
 from bert_jax.objectives import unigram_baseline
+from bert_jax.run import command_line
 
 
 def row(folder: str) -> str:
@@ -41,13 +41,16 @@ def row(folder: str) -> str:
     return " | ".join(["", *cells, ""]).strip()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print a row for each corpus."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("corpora", nargs="+", metavar="CORPUS")
     for given in parser.parse_args().corpora:
-        try:
-            print(row(given))
-        except UserError as error:
-            parser.error(str(error))
+        print(row(given))
+
+
+if __name__ == "__main__":
+    with command_line.reported_errors():
+        main()

@@ -6,6 +6,7 @@ import importlib
 import io
 import os
 import pathlib
+import runpy
 import signal
 import subprocess
 import sys
@@ -65,7 +66,21 @@ def call(name, *flags):
     Not for --help, which shows the documentation of the program that was started.
     """
     entrypoint = importlib.import_module(f"bert_jax.run.{name}")
-    arguments = [f"bert_jax/run/{name}.py", *map(str, flags)]
+    return _call(
+        lambda: command_line.main(entrypoint.main, entrypoint.define_flags),
+        f"bert_jax/run/{name}.py",
+        *flags,
+    )
+
+
+def call_benchmark(name, *flags):
+    """Run a program of benchmarks/ in this process."""
+    path = str(ROOT / f"benchmarks/{name}.py")
+    return _call(lambda: runpy.run_path(path, run_name="__main__"), path, *flags)
+
+
+def _call(program, *arguments):
+    arguments = [*map(str, arguments)]
     output, errors = _Kept(), _Kept()
     with (
         _everything_as_it_was(),
@@ -74,7 +89,7 @@ def call(name, *flags):
     ):
         sys.argv = arguments
         try:
-            command_line.main(entrypoint.main, entrypoint.define_flags)
+            program()
             status = 0
         except SystemExit as end:
             status = end.code or 0

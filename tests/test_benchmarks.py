@@ -3,10 +3,8 @@
 import argparse
 import ast
 import dataclasses
-import importlib
 import json
 import os
-import runpy
 import subprocess
 import sys
 import time
@@ -19,7 +17,7 @@ import jax
 import numpy as np
 import plan_tables
 import pytest
-from commands import ROOT
+from commands import ROOT, call_benchmark
 
 BENCHMARKS = ROOT / "benchmarks"
 PROGRAMS = [p for p in sorted(BENCHMARKS.glob("*.py")) if "__main__" in p.read_text()]
@@ -79,15 +77,13 @@ def test_side_process_reports_step_times_and_failures():
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_help_is_the_docstring(path, monkeypatch, capsys):
+def test_help_is_the_docstring(path):
     source = path.read_text()
     if "\nimport torch" in source:
         pytest.importorskip("torch")
     docstring = ast.get_docstring(ast.parse(source))
-    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        runpy.run_path(str(path), run_name="__main__")
-    assert docstring in capsys.readouterr().out
+    done = call_benchmark(path.stem, "--help")
+    assert done.returncode == 0 and docstring in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -106,14 +102,17 @@ def test_help_is_the_docstring(path, monkeypatch, capsys):
         ("input_pipeline", ["--corpus=CORPUS", "--recipes", "none"], "configs/none.py"),
         ("input_pipeline", ["--corpus=CORPUS", "--recipes", "electra:none"], "'none'"),
         ("input_pipeline", ["--corpus=nowhere"], "no corpus in nowhere"),
+        ("unigram_baseline", ["nowhere"], "no corpus in nowhere"),
+        ("speedrun", ["--corpus=nowhere", "--output=OUT"], "no corpus in nowhere"),
     ],
 )
-def test_unknown_names_are_refused(name, flags, message, corpus, monkeypatch, capsys):
-    flags = [flag.replace("CORPUS", str(corpus.folder)) for flag in flags]
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", *flags])
-    with pytest.raises(SystemExit, match="2"):
-        importlib.import_module(name).main()
-    assert message in capsys.readouterr().err.splitlines()[-1]
+def test_mistakes_are_reported_in_one_line(name, flags, message, corpus, tmp_path):
+    folders = {"CORPUS": str(corpus.folder), "OUT": str(tmp_path)}
+    for word, folder in folders.items():
+        flags = [flag.replace(word, folder) for flag in flags]
+    done = call_benchmark(name, *flags)
+    assert done.returncode == 2
+    assert message in done.stderr.splitlines()[-1]
 
 
 def test_a_refused_plan_ends_the_tables(monkeypatch, capfd):

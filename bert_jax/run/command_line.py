@@ -42,36 +42,9 @@ def main(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
     If `run` has a parameter, it gets the list of positional arguments. If it has none,
     positional arguments are an error.
 
-    Exit status: 2 after an error that a restart would repeat, with one line: a
-    `UserError`, an invalid flag, a device with too little memory, a store that refuses
-    access. 75 if the run was interrupted; 1 after an outage, a crash, or a closed
-    output pipe.
-
     Flags are defined here and not at import, so that tests can call entry points.
     """
-    # SIGTERM, sent before a machine is preempted, stops a program like Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    streams = sys.stdout, sys.stderr
-    for stream in streams:
-        # Escape characters that the terminal's encoding lacks.
-        stream.reconfigure(errors="backslashreplace")
-    try:
-        try:
-            _run(run, define_flags)
-        finally:
-            for stream in streams:
-                stream.flush()  # at exit, a failure would print a traceback
-    except BrokenPipeError as error:
-        closed = [stream for stream in streams if _is_closed_pipe(stream)]
-        if not closed:  # a socket, say
-            _crash(error)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in closed:
-            os.dup2(nowhere, stream.fileno())
-        _exit(EXIT_CRASH, error)
 
-
-def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> None:
     def call_run(arguments):
         if not flags.FLAGS["verbosity"].present:
             # Libraries log every detail at absl's default level, INFO.
@@ -85,14 +58,57 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             )
         return run()
 
-    try:
+    with reported_errors():
         with _reported_flag_errors():
             define_flags()  # a recipe that is the default is read here
         # `--help` lists the flags that are registered for the program itself.
         for module, defined in flags.FLAGS.flags_by_module_dict().items():
             for flag in defined if module.startswith("bert_jax.") else ():
                 flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
-        app.run(call_run, flags_parser=_parse_flags)
+        try:
+            app.run(call_run, flags_parser=_parse_flags)
+        except SystemExit:
+            if _HELP.intersection(sys.argv):
+                sys.exit(0)  # absl exits with 1
+            raise
+
+
+@contextlib.contextmanager
+def reported_errors() -> Iterator[None]:
+    """Context of a program. It reports errors, and exits with their status.
+
+    Exit status: 2 after an error that a restart would repeat, with one line: a
+    `UserError`, an invalid flag, a device with too little memory, a store that refuses
+    access. 75 if the run was interrupted; 1 after an outage, a crash, or a closed
+    output pipe.
+    """
+    # SIGTERM, sent before a machine is preempted, stops a program like Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    streams = sys.stdout, sys.stderr
+    for stream in streams:
+        # Escape characters that the terminal's encoding lacks.
+        stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            with _exit_statuses():
+                yield
+        finally:
+            for stream in streams:
+                stream.flush()  # at exit, a failure would print a traceback
+    except BrokenPipeError as error:
+        closed = [stream for stream in streams if _is_closed_pipe(stream)]
+        if not closed:  # a socket, say
+            _crash(error)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in closed:
+            os.dup2(nowhere, stream.fileno())
+        _exit(EXIT_CRASH, error)
+
+
+@contextlib.contextmanager
+def _exit_statuses() -> Iterator[None]:
+    try:
+        yield
     except (UserError, flags.CantOpenFlagFileError) as error:
         _report(f"error: {str(error).removeprefix('ERROR:: ')}")
         _exit(EXIT_USER_ERROR, error)
@@ -106,10 +122,6 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
         _report("stopped")
         _exit(EXIT_CONTINUE, stop)
     except BrokenPipeError:
-        raise
-    except SystemExit:
-        if _HELP.intersection(sys.argv):
-            sys.exit(0)  # absl exits with 1
         raise
     except Exception as error:
         if not (line := _explain(error)):
