@@ -344,6 +344,7 @@ def test_columns_and_vectors_of_a_file(saved, tmp_path):
     ("kind", "line", "flags", "message"),
     [
         ("squad", "{", [], "lines, line 1: not JSON"),
+        ("choice", " ", [], "lines: all lines are blank"),
         ("squad", '{"question": "a"}', [], "line 1: the field 'context' is missing"),
         ("choice", '{"question": "a", "choices": "b"}', [], "must be a list of texts"),
         ("choice", '{"question": "a", "choices": ["b"]}', [], "line 1: 'a' has 1 choi"),

@@ -31,7 +31,7 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
       UserError: The file cannot be read, has no lines, or a line is not UTF-8.
     """
     is_stdin = name == STDIN
-    shown = "standard input" if is_stdin else terminal.printable(name)
+    shown = _shown(name)
     number, kind = 0, ""
     try:
         with (
@@ -61,9 +61,17 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
 
 def read_objects(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of JSON lines, each after its place; see `read_lines`."""
+    is_blank = True
     for where, line in read_lines(name):
         if line.strip():
+            is_blank = False
             yield where, task_files.json_object(line, where)
+    if is_blank:
+        raise UserError(f"{_shown(name)}: all lines are blank")
+
+
+def _shown(name: str) -> str:
+    return "standard input" if name == STDIN else terminal.printable(name)
 
 
 def check_has_texts(name: str, text_a: str) -> None:

@@ -54,8 +54,6 @@ def main() -> None:
     from bert_jax.prediction import minimal_pair_files as files
 
     read = list(files.read(name))[:: flags.FLAGS.every]
-    if not read:
-        raise UserError(f"{name} has no pairs")
     pairs = [pair for _, pair in read]
     group_by = flags.FLAGS["group_by"]
     if group_by.present and not any(group_by.value in pair for pair in pairs):
