@@ -227,7 +227,11 @@ def main():
     parser.add_argument("--output", help="picture to write")
     values = parser.parse_args()
     cases = ("pretraining",) if values.corpus else ("classes", "spans", "tags")
-    steps = values.steps or (200 if values.corpus else 100)
+    steps = values.steps
+    if steps is None:
+        steps = 200 if values.corpus else 100
+    elif steps < 1:
+        parser.error(f"argument --steps: {steps} is not positive")
     settings = config_lib.OptimizerConfig(
         learning_rate=1e-3 if values.corpus else 5e-4,
         warmup_fraction=0.1,

@@ -38,6 +38,7 @@ from bert_jax import config as config_lib
 from bert_jax import prediction, pretraining, recipe_variants, teacher
 from bert_jax.corpus import shards
 from bert_jax.demo import recipe
+from bert_jax.errors import UserError
 from bert_jax.objectives import metric_sums
 from bert_jax.prediction import minimal_pair_files
 from bert_jax.run import command_line
@@ -180,7 +181,7 @@ def known_seconds(values: argparse.Namespace) -> tuple[dict, dict[str, list[floa
     """Return the settings of the runs in `--output`, and the seconds of their steps.
 
     Raises:
-      SystemExit: The runs have other settings.
+      UserError: The runs have other settings.
     """
     file = pathlib.Path(values.output) / SECONDS
     stored = json.loads(file.read_text()) if file.exists() else {}
@@ -190,8 +191,8 @@ def known_seconds(values: argparse.Namespace) -> tuple[dict, dict[str, list[floa
         given.pop("teacher", None)
     for name, value in given.items():
         if settings.get(name, value) != value:
-            raise SystemExit(
-                f"error: --{name}={value}, but the runs in {values.output} have "
+            raise UserError(
+                f"--{name}={value}, but the runs in {values.output} have "
                 f"{settings[name]}; give another --output"
             )
     return settings | given, seconds
@@ -386,8 +387,18 @@ def make_parser(description: str):
     )
 
     def add(name, default, text, **options):
-        options = {"type": type(default), **options}
+        of_default = str if isinstance(default, str) else positive(type(default))
+        options = {"type": of_default, **options}
         parser.add_argument(f"--{name}", default=default, help=text, **options)
+
+    def positive(number):
+        def read(text):
+            if not (value := number(text)) > 0:
+                raise argparse.ArgumentTypeError(f"{text} is not positive")
+            return value
+
+        read.__name__ = number.__name__  # for argparse's message
+        return read
 
     def names_of(known):
         def names(text):
@@ -401,14 +412,20 @@ def make_parser(description: str):
 
         return names
 
-    def file_name(text):
+    def file_of_pairs(text):
+        # Read after each run: standard input would be empty then.
         if text and not pathlib.Path(text).is_file():
             raise argparse.ArgumentTypeError(f"there is no file {text}")
+        try:
+            if text:
+                list(minimal_pair_files.read(text))
+        except UserError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
         return text
 
     parser.add_argument("--corpus", required=True, help="from run.build_corpus")
     parser.add_argument("--output", required=True, help="folder for all runs")
-    add("pairs", "", "file of BLiMP; by default, no minimal pairs", type=file_name)
+    add("pairs", "", "file of BLiMP; by default, no minimal pairs", type=file_of_pairs)
     add("every", 10, "score every N-th pair only")
     add("seeds", 1, "of each run")
     add("rounds", 5, "of timing")

@@ -14,6 +14,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.corpus import shards
 from bert_jax.data import chunks
+from bert_jax.errors import UserError
 from bert_jax.objectives import unigram_baseline
 from bert_jax.run import command_line
 
@@ -26,6 +27,11 @@ def row(folder: str) -> str:
         chunks.count_tokens(chunks.load_tokens(corpus, split), size)
         for split in shards.SPLITS
     )
+    if not held_out.sum():
+        raise UserError(
+            f"{folder} has no held-out text; build it with run.build_corpus "
+            "--held_out=0.01"
+        )
     p, q = held_out / held_out.sum(), (train + 1) / (train + 1).sum()
     loss, accuracy = unigram_baseline.masked_token(p, config_lib.MaskingConfig())
     cells = [

@@ -18,6 +18,7 @@ import numpy as np
 import plan_tables
 import pytest
 from commands import ROOT, call_benchmark
+from corpora import build_text
 
 BENCHMARKS = ROOT / "benchmarks"
 PROGRAMS = [p for p in sorted(BENCHMARKS.glob("*.py")) if "__main__" in p.read_text()]
@@ -104,15 +105,26 @@ def test_help_is_the_docstring(path):
         ("input_pipeline", ["--corpus=nowhere"], "no corpus in nowhere"),
         ("unigram_baseline", ["nowhere"], "no corpus in nowhere"),
         ("speedrun", ["--corpus=nowhere", "--output=OUT"], "no corpus in nowhere"),
+        ("speedrun", ["--pairs=-"], "argument --pairs: there is no file -"),
+        ("speedrun", ["--every=0"], "argument --every: 0 is not positive"),
+        ("speedrun", ["--pairs=CORPUS/corpus.json"], "argument --pairs: CORPUS/corpus"),
     ],
 )
 def test_mistakes_are_reported_in_one_line(name, flags, message, corpus, tmp_path):
     folders = {"CORPUS": str(corpus.folder), "OUT": str(tmp_path)}
     for word, folder in folders.items():
         flags = [flag.replace(word, folder) for flag in flags]
+        message = message.replace(word, folder)
     done = call_benchmark(name, *flags)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
+
+
+def test_a_baseline_needs_held_out_text(documents, wordpiece, tmp_path):
+    build_text(documents[:3], wordpiece, tmp_path / "corpus")
+    done = call_benchmark("unigram_baseline", tmp_path / "corpus")
+    assert done.returncode == 2
+    assert "corpus has no held-out text; build it with run.build_corpus" in done.stderr
 
 
 def test_a_refused_plan_ends_the_tables(monkeypatch, capfd):

@@ -11,6 +11,7 @@ import saved
 import speedrun
 
 from bert_jax import config
+from bert_jax.errors import UserError
 from bert_jax.objectives import masked_lm
 
 
@@ -44,7 +45,7 @@ def test_each_row_has_its_change_only(corpus, tmp_path):
 
 def test_runs_in_a_folder_share_their_settings(tmp_path, monkeypatch):
     pairs = tmp_path / "blimp.jsonl"
-    pairs.touch()
+    pairs.write_text('{"sentence_good": "a", "sentence_bad": "b"}')
     machine = {"seconds": 1.0}
     monkeypatch.setattr(speedrun, "timed", lambda *_: lambda: machine["seconds"])
 
@@ -60,7 +61,7 @@ def test_runs_in_a_folder_share_their_settings(tmp_path, monkeypatch):
     assert seconds("--steps=40", "--rows=", "--seeds=3").keys() == {*taught}
     for flag in ("--steps=41", "--smoke", f"--pairs={pairs}", "--teacher=other"):
         name = flag.removeprefix("--").split("=")[0]
-        with pytest.raises(SystemExit, match=rf"--{name}=.*; give another --output$"):
+        with pytest.raises(UserError, match=rf"--{name}=.*; give another --output$"):
             seconds("--steps=40", flag)
 
 
