@@ -186,6 +186,20 @@ def test_schedule_or_bytes_whichever_is_more():
     assert got.scheduled - changed.scheduled == 3000 - SLICE / 128
 
 
+def test_the_body_of_a_loop_counts_by_its_trip_count():
+    loop = """
+ENTRY %loop (w.1: f32[8]) -> f32[8] {
+  %w.1 = f32[8]{0} parameter(0)
+  ROOT %l = f32[8]{0} while(%w.1), condition=%c, body=%main, TRIPS
+}
+""".replace("TRIPS", 'backend_config={"known_trip_count":{"n":"3"}}')
+    once, three_times = (
+        dataclasses.astuple(cost.measure(hlo.Program(text), RATES, {"k": 5000}))
+        for text in (COSTS, COSTS.replace("ENTRY ", "") + loop)
+    )
+    assert three_times == tuple(3 * value for value in once)
+
+
 def test_page_has_both_measures():
     def rows(clock=1.05e9, **fields):
         cycles = cost.Cost(1_050_000, 2, 525_000.0, **fields)
