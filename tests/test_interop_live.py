@@ -288,7 +288,7 @@ def test_transformers_has_the_logits_of_a_head(name, head, tokenizer_of, tmp_pat
     encoder = config.from_configdict(config.PretrainConfig, cfg).encoder
     make, settings = HEADS[head]
     objective = make(encoder)
-    model, params = saved.native_model(objective, settings, tokenizer, scale=0.5)
+    model, params = saved.native_model(objective, settings, tokenizer, scale=0.2)
     out = tmp_path / "out"
     family = WRITTEN_AS.get(name, name)
     if head in MISSING.get(family, ()):
