@@ -583,3 +583,30 @@ def test_longer_held_out_rows_do_not_change_training_lengths():
 
     assert len(lengths(9)) == 6
     assert lengths(100) == (*lengths(9), 104) and lengths(128) == (*lengths(9), 128)
+
+
+def test_longer_held_out_rows_do_not_change_the_order_of_training_rows():
+    """All training rows have one length here, so they are not sorted."""
+    asked = config.FinetuneConfig(lengths=1, batch_size=4)
+    objective = types.SimpleNamespace(
+        batch_shapes=lambda rows, length: {
+            "attention_mask": np.empty([rows, length]),
+            "weights": np.empty([rows]),
+        },
+        outputs=lambda *_: {},
+    )
+
+    def rows(*used):
+        mask = np.arange(128) < np.array(used)[:, None]
+        weights = np.arange(len(used), dtype=np.float32)
+        return {"attention_mask": mask, "weights": weights}
+
+    def training_batches(longest):
+        task = types.SimpleNamespace(
+            train=rows(*range(1, 17)), held_out={"eval": rows(longest)}, metrics=()
+        )
+        mesh, of_process = sharding.make_mesh(config.MeshConfig()), np.arange(4)
+        data = batches.open_data(asked, task, objective, 4, mesh, of_process)
+        return [batch["weights"].tolist() for batch in data.batches(0, 4)]
+
+    assert training_batches(100) == training_batches(9)

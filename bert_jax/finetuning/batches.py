@@ -83,19 +83,23 @@ def open_data(
     all_shapes = [objective.batch_shapes(config.batch_size, n) for n in all_lengths]
 
     def batches_of(arrays: tasks.Arrays, **options: Any) -> LabelledBatches:
-        """Return batches of rows, truncated to the lengths that the task needs."""
-        shapes = [{n: shapes[n].shape[1:] for n in arrays} for shapes in all_shapes]
+        """Return batches of rows, truncated to the lengths that they need."""
+        used = inference.row_lengths(arrays["attention_mask"])
+        sizes = np.searchsorted(all_lengths, used)
+        # Rows are sorted if there are several lengths. Longer held-out rows must not
+        # decide whether training rows are.
+        needed = all_shapes[: sizes.max() + 1]
+        shapes = [{n: shapes[n].shape[1:] for n in arrays} for shapes in needed]
         arrays = {
             name: values[(slice(None), *map(slice, shapes[-1][name]))]
             for name, values in arrays.items()
         }
-        used = inference.row_lengths(arrays["attention_mask"])
         return LabelledBatches(
             arrays,
             batch_size=config.batch_size,
             seed=config.seed,
             rows=rows,
-            sizes=np.searchsorted(all_lengths, used),
+            sizes=sizes,
             shapes=shapes,
             **options,
         )
