@@ -322,6 +322,22 @@ def test_the_rest_of_a_phase_is_described_once(window):
     assert window.describe_remaining_time(6800) == ""
 
 
+def test_the_rest_of_a_phase_is_described_if_there_are_many_reports(window):
+    """The first step is slow, and does not count."""
+    window, _, count = window
+    count(1, 900.0)
+    lines = []
+    for steps_left in (1000, 995, 990):
+        lines.append(window.describe_remaining_time(steps_left))
+        window.close(metric_sums.zeros(["grad_norm"]))
+        count(5, 150.0)
+    assert lines == [
+        "",
+        "",
+        "about 8.2 h for the other 990 steps, without evaluations",
+    ]
+
+
 def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypatch):
     """Losses and gradients may all have been finite."""
     seen = iter([True, True, False])  # the first one only compiles

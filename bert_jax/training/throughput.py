@@ -32,6 +32,8 @@ class Window:
         self._phase = phase
         self._step_flops = {n: self._run.flops(phase, n) for n in phase.lengths}
         self._has_described = False
+        # Of the steps after the first, which is slow: their number, and when they began.
+        self._later_steps, self._later_start = -1, 0.0
         self._restart()
 
     def _restart(self) -> None:
@@ -50,14 +52,17 @@ class Window:
         self._steps += 1
         self._flops += self._step_flops[length]
         self._host_seconds += host_seconds
+        self._later_steps += 1
+        if not self._later_steps:
+            self._later_start = self._seconds()[0]
 
     def describe_remaining_time(self, steps_left: int) -> str:
         """Describe the remaining time of a phase once it is known; else return ""."""
-        if self._has_described or self._steps < _ENOUGH_STEPS:
+        if self._has_described or self._later_steps < _ENOUGH_STEPS:
             return ""
         self._has_described = True
-        seconds = self._seconds()[0] - self._start[0]
-        minutes = steps_left * seconds / self._steps / 60
+        seconds = self._seconds()[0] - self._later_start
+        minutes = steps_left * seconds / self._later_steps / 60
         if minutes < _SHORT_MINUTES:
             return ""
         rest = f"{minutes / 60:.1f} h" if minutes > 120 else f"{minutes:.0f} min"
