@@ -189,6 +189,7 @@ def test_errors_of_a_recipe_keep_their_traceback(recipe):
         ([BASE, "--seed=1"], "recipe are set by --config.seed"),
         ([BASE, "--batch=1"], "recipe are set by --config.GROUP.FIELD=VALUE"),
         ([BASE, "--workdri=x"], "unknown flag --workdri; did you mean --workdir?"),
+        ([BASE, "-h"], "unknown flag --h; did you mean --help?"),
     ],
 )
 def test_mistaken_flags_are_reported_in_one_line(flags, message):
@@ -253,6 +254,17 @@ def test_results_that_nobody_reads(closed_pipe):
 def test_an_error_that_nobody_reads(closed_pipe):
     done = entrypoint("pretrain", "--config=nowhere.py", stderr=closed_pipe)
     assert (done.returncode, done.stdout) == (1, b"")
+
+
+@pytest.mark.parametrize("text", ["x", "x" * 100_000])
+def test_results_that_no_disk_has_room_for(text):
+    """A short result is in a buffer that is written at the end."""
+    with open("/dev/full", "w") as full:
+        done = script(f"run = lambda: print({text!r})", stdout=full)
+        silent = script(f"run = lambda: print({text!r})", stdout=full, stderr=full)
+    line = b"error: cannot write: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, line)
+    assert silent.returncode == 2
 
 
 def test_other_pipes_that_break_are_errors():

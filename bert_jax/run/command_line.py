@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import errno
 import inspect
 import os
 import re
@@ -9,7 +10,7 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO, TypeVar
 
 from absl import app, flags
@@ -79,8 +80,8 @@ def reported_errors() -> Iterator[None]:
 
     Exit status: 2 after an error that a restart would repeat, with one line: a
     `UserError`, an invalid flag, a device with too little memory, a store that refuses
-    access. 75 if the run was interrupted; 1 after an outage, a crash, or a closed
-    output pipe.
+    access, a full disk. 75 if the run was interrupted; 1 after an outage, a crash, or a
+    closed output pipe.
     """
     # SIGTERM, sent before a machine is preempted, stops a program like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -99,10 +100,17 @@ def reported_errors() -> Iterator[None]:
         closed = [stream for stream in streams if _is_closed_pipe(stream)]
         if not closed:  # a socket, say
             _crash(error)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in closed:
-            os.dup2(nowhere, stream.fileno())
+        _discard(closed)
         _exit(EXIT_CRASH, error)
+    except OSError as error:
+        if not _is_full_disk(error):
+            _crash(error)
+        _discard([sys.stdout])
+        with contextlib.suppress(OSError):  # stderr may be on the same disk
+            place = f" {error.filename}" if error.filename else ""
+            _report(f"error: cannot write{place}: {error.strerror}")
+        _discard([sys.stderr])
+        _exit(EXIT_USER_ERROR, error)
 
 
 @contextlib.contextmanager
@@ -121,9 +129,9 @@ def _exit_statuses() -> Iterator[None]:
     except KeyboardInterrupt as stop:
         _report("stopped")
         _exit(EXIT_CONTINUE, stop)
-    except BrokenPipeError:
-        raise
     except Exception as error:
+        if isinstance(error, BrokenPipeError) or _is_full_disk(error):
+            raise
         if not (line := _explain(error)):
             _crash(error)
         _report(f"error: {line}")
@@ -172,6 +180,17 @@ def _is_closed_pipe(stream: TextIO) -> bool:
     poll = select.poll()
     poll.register(stream, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _is_full_disk(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _discard(streams: Iterable[TextIO]) -> None:
+    """Discard what the streams still hold, and what follows."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
 
 
 def _report(line: str) -> None:
@@ -263,6 +282,8 @@ def _describe_flag_error(error: Exception) -> str:
 
 
 def _hint_for_flag(unknown: str) -> str:
+    if unknown == "h":
+        return "; did you mean --help?"
     # absl would also suggest its own flags, such as --log_dir for --workdir.
     known = [x.name for x in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
     if similar := difflib.get_close_matches(unknown, known, n=1):
