@@ -80,7 +80,7 @@ def _has_peers() -> bool:
     ):
         return True
     has_chips = glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*")
-    wanted = environment.get("JAX_PLATFORMS", "tpu").startswith("tpu")
+    wanted = (environment.get("JAX_PLATFORMS") or "tpu").startswith("tpu")
     return bool(has_chips and wanted and importlib.util.find_spec("libtpu"))
 
 
