@@ -252,7 +252,7 @@ class Reference:
         """Return the target of a chunk that begins with a piece."""
         if self.S == 1:
             return self.target
-        return self.goal(word(word(self.key, AIMS), number))
+        return self.goal(word(word(self.key, AIMS), number))[0]
 
     # ---- packing
 
@@ -396,17 +396,21 @@ class Reference:
     # ---- segments
 
     def goal(self, key):
+        """Return the target of a row, and whether it takes the end of its chunk."""
         if chance(word(key, 0), self.objective.short_sequence_rate):
-            return 2 + below(word(key, 1), self.target - 1)
-        return self.target
+            goal = 2 + below(word(key, 1), self.target - 1)
+            return goal, goal < self.target and word(key, 1) >> 31 & 1 == 0
+        return self.target, False
 
     def stretch(self, c, key):
         """Return the tokens of one segment."""
         tokens = self.joined(self.chunks[c])
         if self.S == 1:
-            tokens = tokens[: self.goal(key)]
-            # [SEP] [SEP] would mark an empty document.
-            return tokens[:-1] if tokens[-1] == self.tokenizer.sep_id else tokens
+            goal, takes_end = self.goal(key)
+            tokens = tokens[-goal:] if takes_end else tokens[:goal]
+            # [CLS] [SEP] and [SEP] [SEP] would mark an empty document.
+            is_separator = [token == self.tokenizer.sep_id for token in tokens]
+            return tokens[is_separator[0] : len(tokens) - is_separator[-1]]
         excess = max(len(tokens) - self.target, 0)
         front = below(word(key, 2), excess + 1)
         return tokens[front : front + self.target]
@@ -417,13 +421,14 @@ class Reference:
 
     def pair(self, c, key):
         d, pieces = self.chunks[c][0][0], [piece for _, piece in self.chunks[c]]
-        goal = self.goal(key) if self.S == 1 else self.room(c)
+        goal, takes_end = self.goal(key) if self.S == 1 else (self.room(c), False)
         used, total = [], 0
-        for piece in pieces:
+        for piece in reversed(pieces) if takes_end else pieces:
             if total >= goal and len(used) >= 2:
                 break
             used.append(piece)
             total += len(piece)
+        used = used[::-1] if takes_end else used
         is_changed = chance(word(key, 3), 0.5)
         if len(used) > 1:
             cut = 1 + below(word(key, 2), len(used) - 1)

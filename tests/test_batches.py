@@ -15,7 +15,7 @@ from restatement import permute, word
 from bert_jax import config as config_lib
 from bert_jax import pretraining
 from bert_jax.corpus import shards
-from bert_jax.data import chunks, pipeline, random_bits, segments
+from bert_jax.data import chunks, pipeline, random_bits, segment_pairs, segments
 from bert_jax.errors import UserError
 
 
@@ -90,8 +90,28 @@ def test_no_row_ends_in_an_empty_document():
     rows = kind(tf.zeros(256, tf.int64), keys)["input_ids"].numpy()
     got = {tuple(row[row > 0].tolist()) for row in rows}
     text = [10, 11, 2, 12, 13, 2, 14, 15, 2, 16, 17, 2, 18, 19, 2, 20, 21]
-    expected = {(1, *text[:n], 2) for n in range(2, 18) if text[n - 1] != 2}
-    assert got == expected
+    beginnings = {(1, *text[:n], 2) for n in range(2, 18) if text[n - 1] != 2}
+    ends = {(1, *text[-n:], 2) for n in range(2, 18) if text[-n] != 2}
+    assert got == beginnings | ends
+
+
+@pytest.mark.parametrize("kind", [segments.DocSentences, segment_pairs.Consecutive])
+def test_all_tokens_of_a_chunk_are_in_as_many_rows(kind):
+    """A chunk of sentences of a single token, and rows with short targets."""
+    length = 24
+    size = length - kind._special_tokens
+    table = shards.TokenTable(
+        np.arange(10, 10 + size), np.arange(size + 1), np.array([0, size])
+    )
+    tokenizer = types.SimpleNamespace(cls_id=1, sep_id=2, pad_id=0)
+    make_rows = kind(table, length=length, short_sequence_rate=1.0, tokenizer=tokenizer)
+    keys = random_bits.fold_in(random_bits.key(0), tf.range(50_000, dtype=tf.int64))
+    rows = make_rows(tf.zeros(50_000, tf.int64), keys)["input_ids"].numpy()
+    counts = np.bincount(rows.ravel())[10:]
+    # Targets are 2 to `size`. A target of 1 would add the first or the last token.
+    expected = np.full(size, (size + 1) / 2 / (size - 1))
+    expected[[0, -1]] -= 1 / 2 / (size - 1)
+    np.testing.assert_allclose(counts / 50_000, expected, atol=0.01)
 
 
 @pytest.mark.parametrize("name", ["n-grams", "fairseq, words"])

@@ -9,9 +9,11 @@ import zipfile
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert_jax import config, prediction, pretraining
 from bert_jax.config import migrations
+from bert_jax.data import segments
 from bert_jax.errors import UserError
 from bert_jax.training import restore
 
@@ -66,11 +68,17 @@ def saved_config(folder):
 
 @pytest.mark.runs
 @pytest.mark.parametrize(("name", "tolerance"), [("bert", 1e-5), ("xlnet", 1e-4)])
-def test_a_run_continues(name, tolerance, unpacked):
+def test_a_run_continues(name, tolerance, unpacked, monkeypatch):
     """The remaining steps report the losses of the version that began the run.
 
-    XLNet has other dropout masks since [CLS] is not moved (docs/log.md).
+    XLNet has other dropout masks since [CLS] is not moved (docs/log.md). Short rows had
+    the beginning of their chunk.
     """
+    monkeypatch.setattr(
+        segments.Segments,
+        "_draw_takes_end",
+        lambda self, target, key: tf.zeros_like(target, tf.bool),
+    )
     folder = unpacked(name)
     unpacked("corpus")
     pretraining.pretrain(saved_config(folder), str(folder / "run"))

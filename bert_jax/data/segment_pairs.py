@@ -27,7 +27,9 @@ class Consecutive(segments.Segments):
       once an epoch. In the original, the next chunk also has the tokens that a random
       second segment displaced. Its chunks depend on draws, so they have no address.
     * Some rows (`short_sequence_rate`) have a target from 2 to L - 3 tokens, drawn for
-      each row. The original draws it once for each document.
+      each row, and take the beginning or the end of their chunk. The rest is in no row
+      of the epoch. The original draws targets for documents; the next chunk begins
+      where a short one ends.
     * Segment A is the first 1 to n - 1 of the n sentences, B the rest. A chunk of a
       single sentence is cut in two at a random token; the original makes all such pairs
       random. Only a chunk of a single token is no pair: it has no B.
@@ -89,6 +91,11 @@ class Consecutive(segments.Segments):
         end = self._piece_at_or_after(
             start + target, tf.minimum(first + 2, limit), limit
         )
+        if self._packed_tokens is None:
+            takes_end = self._draw_takes_end(target, key)
+            first = tf.where(takes_end, self._last_pieces(first, limit, target), first)
+            end = tf.where(takes_end, limit, end)
+            start = tf.gather(self._piece_starts, first)
         count = end - first
         stop = tf.gather(self._piece_starts, end)
         # A takes some of several pieces, or a part of the only piece.
@@ -98,6 +105,16 @@ class Consecutive(segments.Segments):
         middle = tf.where(count > 1, tf.gather(self._piece_starts, cut), inside)
         middle = tf.minimum(middle, stop)
         return Segment(start, middle - start), Segment(middle, stop - middle)
+
+    def _last_pieces(
+        self, first: tf.Tensor, limit: tf.Tensor, target: tf.Tensor
+    ) -> tf.Tensor:
+        """Return where the pieces at the end of a chunk begin that reach `target`."""
+        position = tf.gather(self._piece_starts, limit) - target
+        piece = tf.searchsorted(
+            self._piece_starts, position, side="right", out_type=tf.int64
+        )
+        return tf.clip_by_value(piece - 1, first, tf.maximum(limit - 2, first))
 
     def _piece_at_or_after(
         self, position: tf.Tensor, least: tf.Tensor, most: tf.Tensor

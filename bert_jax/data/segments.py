@@ -97,6 +97,16 @@ class Segments:
         short = 2 + random_bits.below(draw, self._max_tokens - 1)
         return tf.where(is_short, short, self._max_tokens)
 
+    def _draw_takes_end(self, target: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+        """Draw whether a row takes the end of its chunk instead of the beginning.
+
+        Half of the rows with a short target do. As all targets are equally likely, a
+        token's chance to be in a row does not depend on its place in the chunk, except
+        that pairs take whole sentences, which favours long ones.
+        """
+        draw = random_bits.lower_half(random_bits.fold_in(key, _SHORT_LENGTH_DRAW))
+        return (target < self._max_tokens) & random_bits.chance(draw, 0.5)
+
     def _assemble(self, a: Segment, b: Segment | None = None) -> dict[str, tf.Tensor]:
         """Make rows [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; B may be empty."""
         column = tf.range(self._length, dtype=tf.int64)[None, :]
@@ -127,7 +137,9 @@ class DocSentences(Segments):
     """[CLS] sentences [SEP]: as many sentences of one document as fit.
 
     RoBERTa's DOC-SENTENCES (Liu et al. 2019, 4.2). The paper makes batches larger where
-    rows at the ends of documents are short; here they are padded, or packed.
+    rows at the ends of documents are short; here they are padded, or packed. A row with
+    a short target takes the beginning or the end of its chunk. The rest is in no row of
+    the epoch.
 
     In packed rows a chunk takes sentences until it reaches its target, L - 2 tokens or
     a shorter length drawn for all epochs. Tokens beyond L - 2 are dropped, a random
@@ -161,6 +173,8 @@ class DocSentences(Segments):
         tokens = tf.gather(self._chunk_length, chunk)
         if self.sizes is None:
             target = self._draw_targets(key)
+            excess = tf.maximum(tokens - target, 0)
+            start += tf.where(self._draw_takes_end(target, key), excess, 0)
         else:
             target = tf.constant(self._max_tokens, tf.int64)
             excess = tf.maximum(tokens - target, 0)
@@ -182,8 +196,11 @@ class FullSentences(DocSentences):
     _separator = 1
 
     def _assemble(self, a: Segment, b: Segment | None = None) -> dict[str, tf.Tensor]:
-        """Make rows. Drop the [SEP] between documents if it is a row's last token."""
-        last = tf.gather(self._tokens, a.start + a.length - 1)
-        is_separator = tf.cast(last, tf.int32) == self._tokenizer.sep_id
-        length = a.length - tf.cast(is_separator, tf.int64)
-        return super()._assemble(Segment(a.start, length), b)
+        """Make rows. Drop a [SEP] between documents if it is at an end of a row."""
+
+        def separators(index: tf.Tensor) -> tf.Tensor:
+            ids = tf.cast(tf.gather(self._tokens, index), tf.int32)
+            return tf.cast(ids == self._tokenizer.sep_id, tf.int64)
+
+        first, last = separators(a.start), separators(a.start + a.length - 1)
+        return super()._assemble(Segment(a.start + first, a.length - first - last), b)
