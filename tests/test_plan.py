@@ -6,6 +6,7 @@ Tests that compile have the marker `plans`; their programs are small.
 import dataclasses
 import json
 import re
+import types
 
 import commands
 import jax
@@ -439,6 +440,24 @@ def test_page_and_json_agree():
     assert rows["all phases, chip-hours"][0] == f"{64 * 4 / 0.3 / 3600:.0f}"
 
 
+@needs_compiler
+def test_a_refused_program_does_not_fit_whatever_size_the_compiler_names():
+    """It rounds the size."""
+    got = topology.open_topology("v5e:1x1")
+    nothing = types.SimpleNamespace(params={}, opt_state={})
+    hbm = got.generation.hbm
+    assert phase_lib._memory(hbm, nothing, got, arguments={}).left == -1
+    assert phase_lib._memory(hbm + 9, nothing, got, arguments={}).left == -9
+    lacks = dataclasses.replace(fake_phase(left=-1e-9), cost=None)
+    excess = page.describe_excess(lacks, fake_plan(lacks))
+    assert excess.startswith("less than 0.01 GiB too much: ")
+
+
+def test_sizes_of_other_memories_are_not_read():
+    assert phase_lib._NEEDED.search("Used 17.00G of 15.75G hbm")[3] == "17.00"
+    assert not phase_lib._NEEDED.search("Used 1.00M of 1.00M smem")
+
+
 def test_page_reports_missing_memory():
     refused = dataclasses.replace(fake_phase(left=-1.5), cost=None, traffic=())
     got = fake_plan(refused, fake_phase(left=-0.25))
@@ -635,4 +654,4 @@ def test_mistakes_are_reported_in_one_line():
     got = commands.call("plan", large)
     commands.assert_refused(got, "--topology is missing. Generation and chips")
     got = commands.call("plan", large, "--topology=v4:8x8x8")
-    commands.assert_refused(got, "phases[0].batch_size=256 is not a multiple")
+    commands.assert_refused(got, "phases[0].batch_size=256 must be a multiple of")

@@ -1,7 +1,7 @@
 """Cycles of a compiled program by two measures, neither compared with a real device.
 
 - Estimate: the compiler's estimate of each operation. It has none for kernels, which
-  count as below; without a dump, their products at the peak replace the schedule.
+  count by the schedule, or without a dump by the time of their products at the peak.
 - Schedule: the maximum of an operation's scheduled cycles and of the cycles that its
   arrays take to pass through memory.
 

@@ -182,8 +182,9 @@ def describe_excess(phase: PhasePlan, plan: Plan) -> str:
     """Say how much memory a device lacks for a phase."""
     available = plan.topology.generation.hbm
     excess = -phase.left / plan.topology.devices_per_chip
+    shown = gib(excess) if excess >= 0.005 * 2**30 else "less than 0.01"
     return (
-        f"{gib(excess)} GiB too much: a device needs {gib(available + excess)} and "
+        f"{shown} GiB too much: a device needs {gib(available + excess)} and "
         f"has {gib(available)}"
     )
 

@@ -24,7 +24,8 @@ from bert_jax.training import step as step_lib
 from bert_jax.training.run_description import Phase, Run
 
 _NEEDED = re.compile(
-    r"\(([\d.]+)([KMGT]?)\) exceeds available|Used ([\d.]+)([KMGT]?) of"
+    r"\(([\d.]+)([KMGT]?)\) exceeds available"
+    r"|Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm"
 )
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -187,7 +188,9 @@ def _memory(
     parameters = sharding.bytes_per_device(state.params)
     optimizer = sharding.bytes_per_device(state.opt_state)
     if isinstance(compiled, int):
-        temporaries, other = compiled - arguments, 0
+        # The compiler rounds the size, which may then be the size of the memory.
+        needed = max(compiled, topology.generation.hbm + 1)
+        temporaries, other = needed - arguments, 0
     else:
         analysis = compiled.memory_analysis()
         temporaries = analysis.temp_size_in_bytes

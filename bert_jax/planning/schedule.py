@@ -97,7 +97,8 @@ class ScheduleFolder:
         self.clear()
         if not cycles:
             raise RuntimeError(
-                "the TPU compiler wrote no schedules: it was loaded before it was asked"
+                "the TPU compiler wrote no schedules, because it was already loaded; "
+                "create the ScheduleFolder before open_topology"
             )
         return cycles
 
