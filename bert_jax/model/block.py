@@ -28,8 +28,7 @@ class Block(nn.Module):
     config: config_lib.EncoderConfig
     # Whether a pre-norm block normalises the input of attention.
     has_attention_norm: bool = True
-
-    attention_class = attention.SelfAttention
+    attention_class: type[nn.Module] = attention.SelfAttention
 
     @nn.compact
     def __call__(

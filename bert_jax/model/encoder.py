@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import embeddings, layer_stack, norms, pooler, randomness, rotary
+from bert_jax.model.attention import SelfAttention
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.block import Block
 from bert_jax.model.inputs import Inputs
@@ -46,7 +47,7 @@ class Encoder(nn.Module):
     shared_embeddings: nn.Module | None = None  # of another encoder; None: its own
 
     make_embeddings = embeddings.Embeddings
-    block_class = Block
+    attention_class = SelfAttention
 
     def setup(self):
         c = self.config
@@ -130,7 +131,7 @@ class Encoder(nn.Module):
         keys = randomness.fold_in(dropout_keys, "layers")
 
         def apply_block(x, parameters, kind, index, read_at):
-            block = self.block_class(c, kind.has_attention_norm, parent=None)
+            block = Block(c, kind.has_attention_norm, self.attention_class, parent=None)
             x, probabilities = block.apply(
                 {"params": parameters},
                 x,
@@ -174,7 +175,7 @@ class Encoder(nn.Module):
         ids = jnp.zeros((1, 1), jnp.int32)
         inputs = Inputs(ids, ids == 0, ids)
         return _initial_values(
-            self.block_class(c, parent=None),
+            Block(c, attention_class=self.attention_class, parent=None),
             key,
             jnp.zeros((1, 1, c.hidden_size), c.dtype),
             self._pattern(inputs, True),

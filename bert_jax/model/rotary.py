@@ -15,7 +15,8 @@ class Rotations(NamedTuple):
 
     def at(self, positions: Int[Array, "B P"]) -> "Rotations":
         """Return the rotations at some positions of each row."""
-        return Rotations(*(_gather(x, positions) for x in self))
+        index = positions[..., None]  # [B, P, 1]
+        return Rotations(*(jnp.take_along_axis(x, index, axis=1) for x in self))
 
 
 def rotations(positions: Int[Array, "#B L"], head_size: int, base: float) -> Rotations:
@@ -44,8 +45,3 @@ def rotate(x: Float[Array, "B L H K"], by: Rotations) -> Float[Array, "B L H K"]
     cosine, sine = by.cosine[:, :, None], by.sine[:, :, None]  # [B, L, 1, K / 2]
     rotated = first * cosine - second * sine, second * cosine + first * sine
     return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
-
-
-def _gather(x, positions):
-    x = jnp.broadcast_to(x, (len(positions), *x.shape[1:]))
-    return jnp.take_along_axis(x, positions[..., None], axis=1)

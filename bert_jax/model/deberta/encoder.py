@@ -5,15 +5,8 @@ Source: He et al. 2020, DeBERTa, 3; microsoft/DeBERTa; `DebertaV2Model` of
 """
 
 from bert_jax.model import embeddings, encoder, norms
-from bert_jax.model.block import Block
 from bert_jax.model.deberta.attention import DisentangledAttention, DistancePattern
 from bert_jax.model.inputs import Inputs
-
-
-class DebertaBlock(Block):
-    """A post-norm block with disentangled attention."""
-
-    attention_class = DisentangledAttention
 
 
 class DebertaEncoder(encoder.Encoder):
@@ -25,7 +18,7 @@ class DebertaEncoder(encoder.Encoder):
     states of padding differ from the original's, which zeroes its embeddings.
     """
 
-    block_class = DebertaBlock
+    attention_class = DisentangledAttention
 
     def setup(self):
         c = self.config

@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import dropout, embeddings, encoder, randomness
-from bert_jax.model.block import Block
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.xlnet.attention import RelativeAttention, RelativePattern
 
@@ -34,12 +33,6 @@ class Targets(NamedTuple):
     embedding: Float[Array, " D"]  # vector that every target begins with
 
 
-class XLNetBlock(Block):
-    """A post-norm block with relative attention."""
-
-    attention_class = RelativeAttention
-
-
 class XLNetEncoder(encoder.Encoder):
     """XLNet without heads, for rows with [CLS] first.
 
@@ -49,7 +42,7 @@ class XLNetEncoder(encoder.Encoder):
     Differs from the paper: there is no memory of earlier segments (Dai et al. 2019).
     """
 
-    block_class = XLNetBlock
+    attention_class = RelativeAttention
 
     @staticmethod
     def make_embeddings(config: config_lib.EncoderConfig) -> embeddings.Embeddings:
