@@ -3,6 +3,7 @@ import gzip
 import json
 import pathlib
 import pickle
+import random
 import re
 import shutil
 import subprocess
@@ -248,6 +249,15 @@ def test_sentencepiece_learns_from_one_long_line():
     text = "the value of the attribute is an object " * 200  # the default: 4192 bytes
     tokenizer = vocabulary.train_sentencepiece([text], 25)
     assert tokenizer.unk_id not in tokenizer.encode(text)
+
+
+def test_sentencepiece_learns_from_a_sample_of_many_lines(documents, monkeypatch):
+    """SentencePiece's own sample would differ in each process."""
+    sample = random.Random(0).sample(documents, 20)
+    expected = vocabulary.train_sentencepiece(sample, 300)
+    assert vocabulary.train_sentencepiece(documents, 300) != expected
+    monkeypatch.setattr(vocabulary, "_MAX_LINES", 20)
+    assert vocabulary.train_sentencepiece(documents, 300) == expected
 
 
 def test_byte_order_mark_and_line_ends_of_a_vocabulary_do_not_matter(

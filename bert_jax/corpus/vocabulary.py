@@ -13,7 +13,7 @@ import json
 import random
 import re
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 
 import sentencepiece
 import tokenizers
@@ -33,6 +33,8 @@ from bert_jax.tokenizer.special_tokens import (
 # More than any published vocabulary has. Trainers crash at far larger sizes.
 MAX_VOCAB_SIZE = 1_000_000
 _MAX_LINE_BYTES = 1 << 24
+# Largest number of lines for SentencePiece; a random sample of this size is enough.
+_MAX_LINES = 2_000_000
 # A WordPiece vocabulary has the most frequent characters of the text: this many, and
 # more if they cover less than this part of the text.
 _MIN_ALPHABET = 1000
@@ -214,7 +216,7 @@ def _alphabet(
 
 
 def train_sentencepiece(
-    texts: Collection[str],
+    texts: Sequence[str],
     vocab_size: int,
     *,
     lower_case: bool = False,
@@ -250,8 +252,11 @@ def train_sentencepiece(
 
 
 def _sentencepiece_model(
-    texts: Iterable[str], vocab_size: int, lower_case: bool, strip_accents: bool
+    texts: Sequence[str], vocab_size: int, lower_case: bool, strip_accents: bool
 ) -> bytes:
+    if len(texts) > _MAX_LINES:
+        # A sample by SentencePiece itself would differ in each process.
+        texts = random.Random(0).sample(texts, _MAX_LINES)
     buffer = io.BytesIO()
     pad, unk, *controls = SPECIAL_TOKENS
     sentencepiece.SentencePieceTrainer.train(
@@ -268,8 +273,6 @@ def _sentencepiece_model(
         pad_piece=pad,
         unk_piece=unk,
         control_symbols=controls,
-        # Of more lines, a random sample of this size is enough.
-        input_sentence_size=2_000_000,
         # Longer lines are left out. The default would leave out whole paragraphs.
         max_sentence_length=_MAX_LINE_BYTES,
         minloglevel=2,
