@@ -13,8 +13,10 @@ import sentencex
 from corpora import COMPRESS, build_reference, content, documents_of, flipped
 from pyarrow import parquet
 
+from bert_jax import storage
 from bert_jax.corpus import (
     build,
+    build_state,
     document_files,
     file_kinds,
     python_docs,
@@ -544,6 +546,29 @@ def test_copies_of_a_document_stay_on_one_side():
 
 def test_number_of_processes_does_not_matter(corpus, text_file, wordpiece, tmp_path):
     build_reference(text_file, wordpiece, tmp_path, workers=2)
+    assert content(tmp_path) == content(corpus.folder)
+
+
+def test_an_interrupt_at_the_end_of_a_build(
+    corpus, text_file, wordpiece, tmp_path, monkeypatch
+):
+    """The corpus is complete by then; the same command removes the rest."""
+
+    def interrupt(folder):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(storage, "remove_folder", interrupt)
+        build_reference(text_file, wordpiece, tmp_path)
+    assert (tmp_path / build_state.FOLDER).exists()
+
+    def refuse(folder):
+        raise PermissionError("read-only")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "remove_folder", refuse)
+        build_reference(text_file, wordpiece, tmp_path)
+    build_reference(text_file, wordpiece, tmp_path)
     assert content(tmp_path) == content(corpus.folder)
 
 

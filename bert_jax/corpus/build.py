@@ -20,7 +20,7 @@ from bert_jax.corpus import (
     sources,
     splits,
 )
-from bert_jax.errors import UserError
+from bert_jax.errors import Unavailable, UserError
 
 # An alias, so that callers of `build` need not import `splits`.
 Settings = splits.Settings
@@ -68,6 +68,9 @@ def build(
     identity = build_state.identity(job, planned)
     storage.check_reachable(folder)
     if _is_complete(folder, identity):
+        # A build may have been killed before it did this. The disk may be read-only.
+        with contextlib.suppress(UserError, Unavailable):
+            _remove_state(folder)
         return shards.open_corpus(folder)
     runner = runner or functools.partial(local_runner.run, workers=workers)
     with build_state.claimed(folder):
@@ -80,7 +83,7 @@ def build(
     if is_empty:  # nothing is worth keeping, and the corrected command needs the folder
         for left in folder.glob("*.arrow*"):
             left.unlink()
-    storage.remove_folder(folder / build_state.FOLDER)
+    _remove_state(folder)
     if is_empty:
         if held_out := sum(result.held_out.documents for result in results):
             raise UserError(
@@ -91,6 +94,11 @@ def build(
         why = f" ({problems[0]})" if problems else ""
         raise UserError(f"no document for training in the input{why}")
     return shards.open_corpus(folder)
+
+
+def _remove_state(folder: storage.Path) -> None:
+    with storage.writing(folder), contextlib.suppress(FileNotFoundError):
+        storage.remove_folder(folder / build_state.FOLDER)
 
 
 def _build_splits(

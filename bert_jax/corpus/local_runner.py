@@ -31,7 +31,7 @@ def run(
     Raises:
       UserError: A worker was killed, or a split cannot be built.
     """
-    workers = min(workers or os.cpu_count() or 1, len(todo))
+    workers = min(workers or len(os.sched_getaffinity(0)), len(todo))
     if workers <= 1:
         for index, split in todo:
             yield index, build_state.build_and_keep(job, index, split)
