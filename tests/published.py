@@ -8,6 +8,8 @@ import pathlib
 import shutil
 import tempfile
 
+import flax.serialization
+import flax.traverse_util
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
@@ -83,6 +85,28 @@ def write_arrays(folder, arrays):
     """Write the arrays of a folder in place of those that it has."""
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     safetensors.numpy.save_file(arrays, folder / "model.safetensors")
+
+
+def write_flax(folder):
+    """Write the arrays of a folder as Flax's, too, and return their tree.
+
+    The layout restates modeling_flax_pytorch_utils.py of `transformers` 4. Release 5
+    has no Flax to compare with.
+    """
+    by_path = {}
+    for name, array in arrays_of(folder).items():
+        *parents, leaf = name.split(".")
+        if leaf == "weight" and "norm" in name.lower():
+            leaf = "scale"
+        elif leaf == "weight" and "embeddings." in name:
+            leaf = "embedding"
+        elif leaf == "weight":
+            leaf, array = "kernel", array.T
+        by_path[*parents, leaf] = array
+    tree = flax.traverse_util.unflatten_dict(by_path)
+    content = flax.serialization.msgpack_serialize(tree)
+    (folder / "flax_model.msgpack").write_bytes(content)
+    return tree
 
 
 def sentencepiece_of_albert(folder, documents):

@@ -404,6 +404,12 @@ def test_a_pooler_that_no_head_reads_does_not_matter(tmp_path):
         saved.assert_came_back(tmp_path / name, expected)
 
 
+def test_the_card_of_a_folder_that_is_named_like_a_step(tmp_path):
+    source = published.write("masked_lm", tmp_path / "2024")
+    convert.convert(str(source), str(tmp_path / "out"), "huggingface")
+    assert "| steps |" not in (tmp_path / "out/README.md").read_text()
+
+
 def test_the_card_describes_the_run(tmp_path):
     """Shape, schedule and the last evaluation up to the step."""
     run = tmp_path / "run"

@@ -47,14 +47,30 @@ def download(url, folder):
     return folder
 
 
-def test_a_folder_in_a_store_reads_like_a_local_one(url, tmp_path):
+@pytest.fixture
+def fetched(monkeypatch):
+    """Names of the files that were copied from the store."""
+    names, get_file = [], Gcs.get_file
+
+    def record(self, path, *arguments, **settings):
+        names.append(path.rpartition("/")[2])
+        return get_file(self, path, *arguments, **settings)
+
+    monkeypatch.setattr(Gcs, "get_file", record)
+    return names
+
+
+def test_a_folder_in_a_store_reads_like_a_local_one(url, fetched, tmp_path):
     """Files in formats that are not read are not copied."""
     folder = published.write("classification", tmp_path / "published")
     upload(folder, url)
-    Gcs().pipe_file(f"{url}/tf_model.h5", b"x")
+    shard = "flax_model-00001-of-00002.msgpack"
+    for name in ("tf_model.h5", "flax_model.msgpack", shard):
+        Gcs().pipe_file(f"{url}/{name}", b"x")
     here, there = checkpoints.find(folder), checkpoints.find(url)
     assert str(there) == url
     assert checkpoints.exists(there)
+    assert set(fetched) == {path.name for path in folder.iterdir()}
     assert checkpoints.read_metadata(there) == checkpoints.read_metadata(here)
     assert checkpoints.fingerprint(there) == checkpoints.fingerprint(here)
     texts = ["aa ab", "ac ad ae af"]
@@ -68,6 +84,24 @@ def test_a_folder_in_a_store_reads_like_a_local_one(url, tmp_path):
     config = (folder / "config.json").read_text().replace("no side", "none")
     Gcs().pipe_file(f"{url}/config.json", config.encode())
     assert "none" in checkpoints.read_metadata(there).task["labels"]
+
+
+def test_old_flax_checkpoints_in_a_store_are_read(url, tmp_path):
+    folder = published.write("classification", tmp_path / "published")
+    published.write_flax(folder)
+    (folder / "model.safetensors").unlink()
+    upload(folder, url)
+    here, there = checkpoints.published(folder), checkpoints.published(url)
+    assert there.fingerprint() == here.fingerprint() and there.shapes == here.shapes
+
+
+def test_changed_files_are_read_again_beside_a_broken_link(tmp_path):
+    folder = published.write("classification", tmp_path / "published")
+    (folder / ".#config.json").symlink_to("nowhere")  # as Emacs makes
+    checkpoints.published(folder)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace("no side", "none"))
+    assert "none" in checkpoints.read_metadata(folder).task["labels"]
 
 
 def test_messages_name_the_url(url, tmp_path):
@@ -175,7 +209,8 @@ def test_an_upload_that_fails_leaves_nothing(url, monkeypatch):
     folder = published.folder("masked_lm")
 
     def fail(self, local, path, **kwargs):
-        if path.endswith("tokenizer.json"):
+        if path.endswith("/config.json"):  # the last one
+            assert self.find(url)
             raise TimeoutError("no answer")
         put(self, local, path, **kwargs)
 

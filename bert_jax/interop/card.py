@@ -23,7 +23,10 @@ vectors = SentenceTransformer("FOLDER").encode(["a text", "another text"])"""
 
 
 def text(source: str, metadata: metadata_lib.Metadata, spec: ModelSpec) -> str:
-    """Return the model card of a checkpoint."""
+    """Return the model card of a checkpoint.
+
+    `source` is the path of a run's checkpoint, and "" for any other.
+    """
     encoder, tokenizer = metadata.encoder, metadata.tokenizer
     title = spec.family.title
     rows = [

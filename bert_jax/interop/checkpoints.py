@@ -4,6 +4,7 @@ Each function has the name of a function in `training.restore`, and accepts both
 """
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import glob
@@ -27,7 +28,7 @@ from bert_jax.training import processes, restore, workdir
 
 # Fields of a config with the checkpoint that a run starts from, and its fingerprint.
 _INIT = operator.attrgetter("init_from", "init_fingerprint")
-# Arrays in formats that bert_jax does not read.
+# Arrays in formats that bert_jax does not read, except for Flax's own name of a file.
 _UNREAD = re.compile(r"\.(bin|pt|pth|h5|msgpack|onnx|ot|gguf)$")
 
 
@@ -55,10 +56,11 @@ def published(path: str | os.PathLike) -> Published | None:
 
 def _state(folder: pathlib.Path) -> tuple[str, tuple]:
     """Return a folder's path, and a value that changes when a file in it changes."""
-    try:
-        entries = [(entry.name, entry.stat()) for entry in os.scandir(folder)]
-    except OSError:
-        entries = []
+    entries = []
+    with contextlib.suppress(OSError):  # not a folder
+        for entry in os.scandir(folder):
+            with contextlib.suppress(FileNotFoundError):  # a broken link
+                entries.append((entry.name, entry.stat()))
     state = [(n, s.st_ino, s.st_size, s.st_mtime_ns) for n, s in sorted(entries)]
     return os.path.abspath(folder), tuple(state)
 
@@ -85,7 +87,8 @@ def _read_local(local: pathlib.Path, *state: object) -> Published | None:
 def _read_remote(
     folder: str, name: str, files: tuple[storage.File, ...]
 ) -> Published | None:
-    copies = pathlib.Path(tempfile.mkdtemp(prefix="bert_jax-"))
+    with _writing_copies():
+        copies = pathlib.Path(tempfile.mkdtemp(prefix="bert_jax-"))
     atexit.register(shutil.rmtree, copies, ignore_errors=True)
     local = copies / name
     try:
@@ -99,11 +102,15 @@ def _read_remote(
         if not read:
             shutil.rmtree(copies)
             return None
+        safetensors = huggingface_folder.ARRAYS, huggingface_folder.INDEX
+        reads_flax = not any((copies / name).exists() for name in safetensors)
         for path, file in paths.items():
             belongs_to_another = read is tensorflow.read and (
                 tensorflow.belongs_to_another(local, path.name)
             )
-            if not belongs_to_another and not _UNREAD.search(path.name):
+            is_flax = reads_flax and path.name == huggingface_folder.FLAX
+            is_read = is_flax or not _UNREAD.search(path.name)
+            if is_read and not belongs_to_another:
                 _copy(file, path)
         made = _read_local(local, *_state(copies))
     except UserError as error:
@@ -113,8 +120,12 @@ def _read_remote(
 
 
 def _copy(file: storage.File, local: pathlib.Path) -> None:
-    with storage.writing(tempfile.gettempdir(), "set TMPDIR to another folder"):
+    with _writing_copies():
         storage.download(file.name, local)
+
+
+def _writing_copies() -> contextlib.AbstractContextManager[None]:
+    return storage.writing(tempfile.gettempdir(), "set TMPDIR to another folder")
 
 
 def find(path: str | os.PathLike) -> epath.Path:
@@ -140,7 +151,7 @@ def initial_checkpoint(
     newer ones by now, or was deleted.
 
     Args:
-      given: Checkpoint, or a folder with several, in the config of this start.
+      given: Checkpoint that this start's config names, or a folder with several.
       folder: Workdir of the run.
       config_class: Class of the run's config.
       known: Function from the config of an earlier start to this checkpoint and its

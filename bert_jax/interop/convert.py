@@ -75,9 +75,7 @@ def export(checkpoint: LazyCheckpoint, folder: str, to: str = "") -> Converted:
         paths = set(checkpoint.params)
         written, kept = write_native(checkpoint, folder), paths
     else:
-        generator = (
-            lazy_checkpoint.generator(checkpoint) if to == "huggingface" else None
-        )
+        generator = lazy_checkpoint.generator(checkpoint)
         checkpoint = lazy_checkpoint.with_summed_embeddings(checkpoint)
         paths = set(checkpoint.params)
         kept = {path for path in paths if huggingface.has_parameter(path, spec)}
@@ -159,7 +157,9 @@ def _huggingface(
             spec.encoder.hidden_size,
             reads_last=spec.family.cls_is_last or spec.encoder.causal,
         )
-    text = card.text(checkpoint.source, checkpoint.metadata, spec)
+    # A published checkpoint has no run, even if its folder is named like a step.
+    source = "" if checkpoint.spec else checkpoint.source
+    text = card.text(source, checkpoint.metadata, spec)
     (folder / "README.md").write_text(text, encoding="utf-8")
     return list(shapes)
 

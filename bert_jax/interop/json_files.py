@@ -33,13 +33,13 @@ def read_or_empty(path: pathlib.Path) -> dict[str, Any]:
 
 
 class JsonFile(NamedTuple):
-    """A JSON file and its values. Without a default, a value is required."""
+    """A JSON file and its values."""
 
     path: pathlib.Path
     values: Mapping[str, Any]
 
     def value(self, name: str, kind: type, default: Any = None) -> Any:
-        """Return a value of a type.
+        """Return a value, and check its type. Without a default, it is required.
 
         Raises:
           UserError: The value is missing, or of another type.
@@ -80,7 +80,7 @@ class JsonFile(NamedTuple):
             )
 
     def check_constants(self, constants: Mapping[str, Any]) -> None:
-        """Check values that have to be these, if they are present."""
+        """Check that values that are present equal the constants."""
         for name, expected in constants.items():
             self.require(name, expected, default=expected)
 

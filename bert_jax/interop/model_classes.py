@@ -41,7 +41,7 @@ from bert_jax.objectives import (
 from bert_jax.tokenizer import Tokenizer
 from bert_jax.training import metadata as metadata_lib
 
-# By the `kind` of a task or an objective; checkpoints of others are bare encoders.
+# By the `kind` of a task or an objective. Checkpoints of other kinds are bare encoders.
 _PURPOSES = {
     "classification": CLASSIFICATION,
     "tagging": TAGGING,
@@ -142,10 +142,10 @@ def spec_of_metadata(metadata: metadata_lib.Metadata) -> ModelSpec:
 
 
 def _with_fewer_heads(purpose: str, family: Family) -> list[str]:
-    """Return a purpose, and those with fewer heads that an export falls back to.
+    """Return a purpose, then those with fewer heads that an export falls back to.
 
-    A model that was pretrained for what its family has no class for is exported without
-    a head.
+    A pretrained model is exported without a head if its family has no class for its
+    purpose.
     """
     purposes = [purpose]
     if purpose in (NEXT_SENTENCE, SENTENCE_ORDER):

@@ -75,10 +75,8 @@ def _upload(temporary: pathlib.Path, folder: storage.Path, last: str) -> None:
     files = [path for path in temporary.rglob("*") if path.is_file()]
     try:
         for path in sorted(files, key=lambda path: path == temporary / last):
-            place = folder
-            for part in path.relative_to(temporary).parts:
-                place = place / part
-            storage.move_into_place(path, place)
+            name = path.relative_to(temporary).as_posix()
+            storage.move_into_place(path, folder / name)
     except BaseException:
         storage.remove_folder(folder)
         raise

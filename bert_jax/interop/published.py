@@ -171,8 +171,7 @@ def _with_current_names(
     renamed, ignored = {}, []
     for name, array in arrays.items():
         new = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        if family.older_prefix:
-            new = new.removeprefix(family.older_prefix)
+        new = new.removeprefix(family.older_prefix)
         if new.split(".")[0] in family.bare_prefixes:
             new = f"{family.prefix}{new}"
         if new.endswith((".position_ids", ".embeddings.token_type_ids")):

@@ -152,8 +152,7 @@ def _older_pipeline(
     folder: storage.Path, settings: Mapping[str, Any], model_type: str | None
 ) -> tokenizers.Tokenizer:
     """Build the pipeline of a folder without `tokenizer.json`."""
-    families = [each for each in FAMILIES if each.model_type == model_type]
-    family = families[0] if families else BERT
+    family = next((each for each in FAMILIES if each.model_type == model_type), BERT)
     lower_case = settings.get("do_lower_case", family.lower_case)
     if (folder / _SENTENCEPIECE).exists():
         strip_accents = not settings.get("keep_accents", False)
