@@ -336,7 +336,7 @@ def test_command_writes_and_counts(model, expected, tmp_path):
         (["--input=a", "--output={}/b.npz"], "b.npz is a folder; give the path of"),
         (["--input=a", "--output=a.npz", "--layers=last"], "--layers=last must be int"),
         (["--input=a", "--output=a.npz", "--text_b=a"], "text_b needs text_a, the"),
-        (["--input=a.jsonl.gz", "--output={}/a.npz"], "gz: each line would be a text"),
+        (["--input=a.jsonl.gz", "--output={}/a.npz"], "gz: each line would be read"),
         (["--input=/nowhere", "--output={}/a.npz"], "cannot read /nowhere"),
         (["--input={}/a.txt", "--output=/nowhere/a.npz"], "cannot write to /nowhere/a"),
         (["--input={}/a.txt", "--output={}/a.npz"], "a.txt, line 2 is not UTF-8"),

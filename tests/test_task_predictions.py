@@ -317,13 +317,15 @@ def test_lines_of_a_file_have_the_predictions_of_the_method(
 def test_lines_of_tables_are_not_taken_for_texts(kind, saved, tmp_path):
     """Files of fine-tuning; of each, the lines would have predictions, too."""
     model, _ = saved(kind)
-    for name, content, text_a in (
-        ("a.jsonl.gz", gzip.compress(b'{"text": "ab"}\n'), ""),
-        ("a.csv", b'text\n"ab, ac"\n', "text"),
-        ("a.tsv", b"text\tlabel\nab\tyes\n", ""),
+    a_text = "each line would be (a|read as one) text"
+    for name, content, text_a, message in (
+        ("a.jsonl.gz", gzip.compress(b'{"text": "ab"}\n'), "", a_text),
+        ("a.csv", b'text\n"ab, ac"\n', "", a_text),
+        ("a.csv", b'text\n"ab, ac"\n', "text", "columns are read from .tsv files only"),
+        ("a.tsv", b"text\tlabel\nab\tyes\n", "", a_text),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(UserError, match=f"{name}: each line would be a text"):
+        with pytest.raises(UserError, match=f"{name}: {message}"):
             next(predicting.predict(model, str(tmp_path / name), text_a))
 
 
@@ -376,6 +378,7 @@ def test_invalid_lines_are_refused(kind, line, flags, message, saved, tmp_path):
         ("squad", "fill", (["[MASK]"], 0), "top=0 must be at least 1"),
         ("choice", "features", ("a",), "'a' is one text; give a list"),
         ("tagging", "tag", (iter(["ab"]),), "texts are an iterator; give a list"),
+        ("tagging", "tag", ([iter(["ab"])],), "expected a text or a list of texts"),
         ("classification", "classify", (["a\ud800"],), r"unpaired surrogate, '.ud800'"),
         ("classification", "classify", ([("a", "b", "c")],), "must have two texts"),
         ("choice", "choose", (["a"], [["\ud800", "b"]]), "has an unpaired surrogate"),

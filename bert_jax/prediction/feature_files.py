@@ -47,7 +47,7 @@ def check_name(name: str) -> None:
 def write(
     name: str, features: Iterable[Features], layers: Sequence[int], *, pooled: bool
 ) -> tuple[int, int]:
-    """Write features, and return the number of texts, and of those truncated.
+    """Write features. Return the number of texts written, and of texts truncated.
 
     The suffix of the path or URL selects the format. The file appears when it is
     complete.

@@ -115,8 +115,8 @@ def extract(
       model: Any trained model.
       texts: Texts and pairs. An empty text has the vectors of [CLS] and [SEP].
       layers: Layers, each once: -1 is the last, 1 the first, and 0 the embeddings.
-      pool: "none" for a vector of each token. For a vector of each text: "cls" for that
-        of [CLS], "mean" or "max" over all tokens, [CLS] and [SEP] included.
+      pool: "none" for a vector of each token. For one vector of each text, "cls" takes
+        the vector of [CLS]; "mean" and "max" pool all tokens, [CLS] and [SEP] included.
       length: Largest number of tokens, special tokens included; longer texts are
         truncated. 0: the number of positions of the model.
       batch_size: Largest number of texts in a batch.

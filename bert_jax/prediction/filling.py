@@ -1,6 +1,7 @@
 """Masked word prediction: the most probable words for each `[MASK]` of a text."""
 
 import dataclasses
+import functools
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -80,6 +81,7 @@ class Blanks(MaskedTokens):
         return {"ids": ids, "probabilities": best}
 
 
+@functools.lru_cache(maxsize=1)
 def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
     """Return bool [vocab_size]: True for tokens that are whole words.
 

@@ -84,9 +84,14 @@ def check_has_texts(name: str, text_a: str) -> None:
         plain = plain.removesuffix(compression)
     ending = os.path.splitext(plain)[1]
     if ending in (".csv", ".jsonl", ".json"):
+        reason = (
+            "columns are read from .tsv files only"
+            if text_a
+            else "each line would be read as one text"
+        )
         raise UserError(
-            f"{name}: each line would be a text, as it is; write the texts to a .txt "
-            "file, one in each line, or to a .tsv file with a header, and pass text_a"
+            f"{name}: {reason}; write the texts to a .txt file, one in each line, or "
+            "to a .tsv file with a header, and pass text_a"
         )
     if ending == ".tsv" and not text_a:
         raise UserError(

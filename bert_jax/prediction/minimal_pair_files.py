@@ -49,7 +49,7 @@ def accuracies(
 ) -> dict[str, Accuracy]:
     """Return the accuracy on each group of pairs, in alphabetical order, and on all.
 
-    The scores are those of both sentences of each pair. The field `group_by` has the
+    `scores` has the scores of both sentences of each pair. The field `group_by` has the
     group of a pair; pairs without it are in no group.
     """
     is_right = [good > bad for good, bad in scores]

@@ -140,7 +140,7 @@ def score_pairs(
       pairs: Pairs of sentences, read as they are needed.
       within_word: Mask the later pieces of a word together with each piece, because
         they give it away (Kauf and Ivanova 2023, 3). For masked tokens only. Words are
-        those of `Tokenizer.words`; the authors, too, take them from the tokenizer.
+        as `Tokenizer.words` has them; the authors, too, use the tokenizer's words.
       generator: Use ELECTRA's generator in place of its discriminator.
 
     Raises:
@@ -150,7 +150,8 @@ def score_pairs(
     computation = _computation(model, generator)
     if within_word and not isinstance(computation, MaskedToken):
         raise UserError(
-            f"within_word applies to masked tokens only; {model.description()}"
+            f"{model.source}: within_word applies to masked tokens only; "
+            f"{model.description()}"
         )
     if within_word and (suffix := model.tokenizer.word_suffix):
         raise UserError(
@@ -175,7 +176,9 @@ def _computation(model: TrainedModel, generator: bool) -> text_inputs.TextComput
     """Return the computation that suits the objective of a checkpoint."""
     electra = model.saved_config("objective", config_lib.ReplacedTokensConfig)
     if generator and not electra:
-        raise UserError(f"generator applies to ELECTRA only; {model.description()}")
+        raise UserError(
+            f"{model.source}: generator applies to ELECTRA only; {model.description()}"
+        )
     architecture = electra and electra.generator(model.encoder)
     if electra and not generator:
         return NothingReplaced(model.encoder, architecture)

@@ -38,15 +38,15 @@ def next_probability(model: TrainedModel, first: str, second: str) -> float:
         "for next sentences",
         "give a pretraining run with objective.segments='next_sentence'",
     )
-    counts = list(map(len, model.tokenizer.encode_batch([first, second])))
-    for text, count in zip((first, second), counts, strict=True):
-        if not count:
+    encoded = model.tokenizer.encode_batch([first, second])
+    for text, ids in zip((first, second), encoded, strict=True):
+        if not ids:
             raise text_inputs.TextError(
                 0, f"{text_inputs.shortened(text)} has no tokens"
             )
-    length = sum(counts) + 2 + len(model.tokenizer.pair_separators)
+    length = sum(map(len, encoded)) + 2 + len(model.tokenizer.pair_separators)
     text_inputs.check_fits(model.encoder, 0, f"{first} {second}", length)
-    rows, _ = token_rows.to_rows([(first, second)], model.tokenizer, length)
+    rows, _ = token_rows.join_pairs(encoded[:1], encoded[1:], model.tokenizer, length)
     # XLA drops the logits of this token, because nothing uses them.
     rows["mlm_positions"] = np.zeros((1, 1), np.int32)
     return float(engine.outputs(rows, 1)["probability"][0])

@@ -17,8 +17,6 @@ _WINDOW = 1024
 # Fields of a question, by the kind of task.
 _FIELDS = {"squad": ("question", "context"), "choice": ("question", "choices")}
 
-Place = tuple[str, Any]  # place in a file, such as "a.txt, line 3"; and an example
-
 
 def predict(
     model: Model, name: str, text_a: str = "", text_b: str = ""
@@ -64,7 +62,10 @@ def predict(
         yield from map(_to_json, predictions)
 
 
-def _examples(kind: str, name: str, text_a: str, text_b: str) -> Iterator[Place]:
+def _examples(
+    kind: str, name: str, text_a: str, text_b: str
+) -> Iterator[tuple[str, Any]]:
+    """Yield each example after its place, such as "a.txt, line 3"."""
     if kind in _FIELDS:
         for where, asked in input_files.read_objects(name):
             if missing := [f for f in _FIELDS[kind] if f not in asked]:

@@ -1,7 +1,7 @@
 """Texts that a model is asked about: their checks, and computations on them."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -89,12 +89,11 @@ def check_texts(
         raise UserError("the texts are an iterator; give a list, list(TEXTS)")
     for index, item in enumerate(texts, first):
         parts = item if nested and not isinstance(item, str) else [item]
-        if not isinstance(parts, Iterable) or not all(
+        if not isinstance(parts, Collection) or not all(
             isinstance(text, str) for text in parts
         ):
             expected = "a text or a list of texts" if nested else "a text"
-            shown = task_files.shorten(item, 60)
-            raise TextError(index, f"expected {expected}, got {shown}")
+            raise TextError(index, f"expected {expected}, got {shortened(item)}")
         for text in parts:
             try:
                 text.encode("utf-8")
@@ -114,7 +113,7 @@ def check_as_many(first: Sequence, second: Sequence, names: str) -> None:
         )
 
 
-def shortened(text: str) -> str:
+def shortened(text: Any) -> str:
     """Quote a text for a message, and shorten it."""
     return task_files.shorten(text, 60)
 

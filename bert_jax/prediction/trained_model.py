@@ -30,8 +30,8 @@ class TrainedModel:
     def __init__(self, source: str, metadata: metadata_lib.Metadata):
         self.source = source
         self.metadata = metadata
-        # Loaded parameters by path, and those that an ELECTRA's generator reads: it has
-        # the embeddings without the discriminator's differences.
+        # Loaded parameters by path. An ELECTRA's generator has a cache of its own,
+        # because it reads the embeddings without the discriminator's differences.
         self._arrays: dict[str, jax.Array] = {}
         self._generator_arrays: dict[str, jax.Array] = {}
         self._engines: dict[inference.Computation, inference.Engine] = {}
@@ -112,7 +112,7 @@ class TrainedModel:
         arrays = self._generator_arrays if is_generator else self._arrays
         new = {path: shape for path, shape in wanted.items() if path not in arrays}
         if new and is_generator:
-            # Differences that are asked for, too, are not added to the embeddings.
+            # With the differences requested, too, embeddings are not loaded as sums.
             for path, shape in wanted.items():
                 if difference := parameters.embedding_difference_path(path):
                     new[difference] = shape
