@@ -44,12 +44,14 @@ class Case:
     documents: bool = False
     rotary: bool = False
     dtype: str = "float32"
+    key_heads: int = 0  # heads of keys and values; 0: as many as of queries
 
     @property
     def encoder(self):
         return config.EncoderConfig(
             hidden_size=self.heads * self.head_size,
             num_heads=self.heads,
+            num_key_value_heads=self.key_heads,
             attention_dropout_rate=self.rate,
             dtype=self.dtype,
         )
@@ -82,11 +84,13 @@ class Case:
         """Return queries, keys and values, their biases, and the output's gradient."""
         rng = np.random.default_rng(0)
         shape = self.rows, self.length, self.heads, self.head_size
+        of_keys = *shape[:2], self.key_heads or self.heads, self.head_size
+        sources = shape, of_keys, of_keys
         return [
             jnp.asarray(rng.normal(size=shape), dtype)
             for shape, dtype in (
-                *[(shape, self.dtype)] * 3,
-                *[(shape[2:], "float32")] * 3,
+                *((each, self.dtype) for each in sources),
+                *((each[2:], "float32") for each in sources),
                 (shape, self.dtype),
             )
         ]
@@ -155,7 +159,7 @@ def assert_equals_plain(case, got, plain=plain):
         (by_kernel, Case(16, 64, rows=1, rate=0.1)),  # in two programs of the grid
         (by_kernel, Case(length=256, rate=0.1, window=20, documents=True)),
         (by_kernel, Case(rate=0.1, dtype=HALF)),
-        (by_kernel, Case(4, 32, length=256, rotary=True, documents=True)),
+        (by_kernel, Case(4, 32, length=256, rotary=True, documents=True, key_heads=2)),
         (by_kernel, Case(1, 128, rate=0.1, rotary=True)),
         # Queries meet some blocks of keys only.
         (by_kernel, Case(1, 128, 512, 2, rotary=True, window=64, documents=True)),
@@ -170,11 +174,9 @@ def assert_equals_plain(case, got, plain=plain):
         # Queries meet some pieces only.
         (by_kernel_of_long_rows, Case(length=512, window=150, documents=True)),
         (by_kernel_of_long_rows, Case(1, 128, 512, causal=True, dtype=HALF)),
-        (by_cudnn, Case()),
-        (by_cudnn, Case(documents=True, causal=True)),
         pytest.param(
             kernels_lib._cudnn,
-            Case(documents=True, causal=True, dtype=HALF),
+            Case(documents=True, causal=True, rotary=True, dtype=HALF),
             id="cudnn",
             marks=pytest.mark.skipif(
                 not decisions.is_cudnn_available(), reason="no NVIDIA GPU"
@@ -264,7 +266,7 @@ def test_cudnn_runs_on_the_rows_and_heads_of_a_device(causal, documents, monkeyp
 
     Gradients of micro-batches are summed inside a `shard_map` over one of the axes.
     """
-    case = Case(4, rows=4, documents=documents, causal=causal)
+    case = Case(4, rows=4, documents=documents, causal=causal, rotary=True, key_heads=2)
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
     with sharding.use(mesh):
         got = output_and_gradients(case, by_cudnn)

@@ -17,7 +17,7 @@ from bert_jax import config, pretraining
 from bert_jax import teacher as teacher_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import convert
-from bert_jax.model import heads, parameters
+from bert_jax.model import flops, heads, parameters
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import classification, distillation, masked_lm, metric_sums
@@ -209,6 +209,16 @@ def test_a_run_keeps_its_teacher_when_the_teacher_has_newer_checkpoints(
     assert again.objective.teacher == adopted.objective.teacher == str(newest)
     other = teacher_lib.fill_in_teacher(asked, str(tmp_path / "other"), corpus, ())
     assert other.objective.teacher.endswith("/999")
+
+
+def test_flops_include_the_teachers_forward_pass():
+    student = masked_lm.MaskedLm(
+        TINY, config.MaskedLmConfig(segments=SETTINGS.segments)
+    )
+    predictions = SETTINGS.masking.predictions(24)
+    forward = flops.encoder(TEACHER, 24, predictions)
+    forward += flops.prediction_head(TEACHER, predictions)
+    assert distilled().sequence_flops(24) == student.sequence_flops(24) + forward
 
 
 def test_teachers_that_do_not_fit_are_refused(

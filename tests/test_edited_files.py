@@ -192,25 +192,14 @@ RECORDS = [
     {"step": 1, "split": "eval", "loss": 4.0},
     {"step": 2, "split": "train", "loss": math.nan},
 ]
-NO_RECORDS = [
-    b"[1]",
-    b'{"step": 1}',
-    b"\x00\x00\x00",
-    b"\xff\xfe",
-    b'{"step": 3, "split": "tr',
-]
 
 
-@pytest.fixture
-def with_edited_metrics(tmp_path):
-    lines = [json.dumps(record).encode() for record in RECORDS]
-    mixed = [*NO_RECORDS[:2], lines[0], NO_RECORDS[2], *lines[1:], *NO_RECORDS[3:]]
-    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(mixed))
-    return tmp_path
-
-
-def test_damaged_lines_are_left_out(with_edited_metrics):
-    np.testing.assert_equal(metrics_file.read(with_edited_metrics), RECORDS)
+def test_damaged_lines_are_left_out(tmp_path):
+    first, *others = (json.dumps(record).encode() for record in RECORDS)
+    lines = [b"[1]", b'{"step": 1}', first, b"\0\0\0", *others, b"\xff\xfe"]
+    lines.append(b'{"step": 3, "split": "tr')
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
+    np.testing.assert_equal(metrics_file.read(tmp_path), RECORDS)
 
 
 def test_metrics_without_records_are_refused(tmp_path):

@@ -12,7 +12,7 @@ from reference_logits import TOKENIZER, words
 from saved import save
 from toy import TINY, batch_of, loss_and_gradient, params_of
 
-from bert_jax import config, prediction
+from bert_jax import config, prediction, storage
 from bert_jax.errors import UserError
 from bert_jax.interop import convert
 from bert_jax.model import heads
@@ -81,6 +81,29 @@ def test_the_loss_equals_its_restatement(pool):
     assert loss == pytest.approx(np.mean(losses), rel=1e-5)
     assert metric_sums.ratio(sums["accuracy"]) == pytest.approx(np.mean(hits))
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
+
+
+def test_scores_and_files(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("text_a\ttext_b\nab\tac\nad\tae\naf\tag\n")
+    files = {"train": str(path), "eval": str(path)}
+    task = embedding.Embedding(config.EmbeddingConfig(**files), TOKENIZER)
+    similarities = np.array([[0.5, 0.5], [0.25, 0.75], [0.125, 1]])
+    found = embedding.Search(np.array([1, 10, 11]), np.array([1, 1, 2]), similarities)
+    assert task.scores("eval", found) == {
+        "mrr": pytest.approx((1 + 1 / 10 + 1 / 11) / 3),
+        "recall_at_1": pytest.approx(1 / 3),
+        "recall_at_10": pytest.approx(2 / 3),
+    }
+    task.write(storage.path(tmp_path), "eval", found)
+    lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
+    assert json.loads(lines[2]) == {
+        "line": 4,
+        "rank": 11,
+        "similarity": 0.125,
+        "nearest": "ad",
+        "nearest_similarity": 1,
+    }
 
 
 def test_texts_on_other_devices_are_negatives():

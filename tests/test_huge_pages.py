@@ -22,6 +22,7 @@ from bert_jax.run import huge_pages
 )
 def test_a_program_restarts_unless_the_variable_is_set(changed, starts, monkeypatch):
     started = []
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "execve", lambda *process: started.append(process))
     monkeypatch.delenv("GLIBC_TUNABLES")
     for name, value in changed.items():

@@ -179,7 +179,7 @@ def test_terms_of_micro_batches_add_up(name):
 def test_rows_of_weight_0_do_not_count(name):
     objective, batch = OBJECTIVES[name], small_batch(name)
     weights = [n for n in batch if n.endswith("weights")]
-    filled = batch | {n: batch[n].at[2:].set(0) for n in weights}
+    filled = batch | {n: batch[n].at[:2].set(1).at[2:].set(0) for n in weights}
     got = measure(name, filled)
     other = small_batch(name, seed=1)
     changed = jax.tree.map(lambda a, b: a.at[2:].set(b[2:]), filled, other)

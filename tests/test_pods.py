@@ -280,9 +280,10 @@ def test_the_launcher_restarts_what_may_be_repeated(script, status, starts, tmp_
 
 
 def test_the_launcher_ends_all_when_one_dies():
-    script = 'case "$*" in *--process_id=1) exit 3;; *) sleep 100;; esac'
+    script = 'case "$*" in *--process_id=1) exit 3;; *) sleep 15; echo alive;; esac'
     done = local("--processes=3", "--", "sh", "-c", script, "sh")
     assert done.returncode == 1
+    assert "alive" not in done.stdout + done.stderr
 
 
 def test_the_launcher_ends_what_a_dead_wrapper_leaves_behind():

@@ -14,10 +14,10 @@ import recipes
 import runs
 import saved
 from commands import assert_refused, call, succeed
+from corpora import build_reference
 
 from bert_jax import config as config_lib
 from bert_jax import prediction, pretraining
-from bert_jax.corpus import build, sources
 
 pytestmark = pytest.mark.runs
 
@@ -36,14 +36,12 @@ each = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def corpus_of(tokenizer_of, text_file, tmp_path_factory):
     """Return a function that returns the folder of a corpus for a kind of tokenizer."""
-    source = sources.Source(str(text_file), "text", split_bytes=100_000)
-    settings = build.Settings(held_out=0.1)
 
     @functools.cache
     def folder(kind):
         output = tmp_path_factory.mktemp("corpora") / kind
-        tokenizer = tokenizer_of(kind)
-        return build.build(source, settings, tokenizer, output, workers=1).folder
+        build_reference(text_file, tokenizer_of(kind), output)
+        return output
 
     return folder
 

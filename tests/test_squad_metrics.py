@@ -78,6 +78,10 @@ def test_thresholds_by_hand():
     assert got["best_f1_thresh"] == -3.0
     # To answer up to -1 is no better than to answer nothing.
     assert -3.0 > got["best_exact_thresh"] == pytest.approx(-3.0)
+    # It may be best to answer everything, and an empty answer costs nothing.
+    answers = {"p": "x y", "q": "", "r": "z"}
+    got = metrics.best_thresholds(V2[:3], answers, odds | {"q": -2.0})
+    assert (got["best_exact"], got["best_exact_thresh"]) == (100.0, -1.0)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -148,7 +148,7 @@ def test_words_with_a_type_outside_of_entities_are_counted(tags, scheme, count):
 
 
 def test_the_scheme_is_inferred_despite_mistakes():
-    good = ["B-x", "I-x", "O", "B-x"]
+    good = ["B-x", "I-x", "I-x", "O", "B-x"]
     assert entities.scheme_of(file_of([good, ["O", "I-x"], good])) == "IOB2"
     good = ["I-x", "I-x", "O", "I-x", "B-x"]
     assert entities.scheme_of(file_of([good, ["O", "B-x"], good])) == "IOB1"
