@@ -222,8 +222,8 @@ def test_each_token_is_in_exactly_one_chunk(corpus):
         assert np.diff(pieces.sentence_starts).max() <= target
         for cut in (
             chunks.join_to_reach(pieces, target, min_pieces=2),
-            chunks.join_to_fit(pieces, target, separator=None),
-            chunks.join_to_fit(pieces, target, separator=1),
+            chunks.join_to_fit(pieces, target, across_documents=False),
+            chunks.join_to_fit(pieces, target, across_documents=True),
         ):
             assert cut[0] == 0
             assert (np.diff(cut) > 0).all()

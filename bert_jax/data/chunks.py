@@ -115,20 +115,19 @@ def join_to_reach(
 
 
 def join_to_fit(
-    pieces: shards.TokenTable, max_tokens: int, separator: int | None
+    pieces: shards.TokenTable, max_tokens: int, *, across_documents: bool
 ) -> np.ndarray:
     """Join pieces of at most `max_tokens` to chunks of at most `max_tokens`.
 
-    `separator` is the number of tokens between two documents in a chunk; None: chunks
-    do not cross documents.
+    With `across_documents`, a chunk may go on in the next document, and has one more
+    token, a separator, between the two.
     """
     starts, stops = pieces.sentence_starts[:-1], pieces.sentence_starts[1:]
-    gaps = pieces.documents(np.arange(len(starts))) * (separator or 0)
-    starts, stops = starts + gaps, stops + gaps
-    ends = np.searchsorted(stops, starts + max_tokens, side="right")
     boundaries = pieces.document_sentences
-    if separator is not None:
-        boundaries = boundaries[[0, -1]]
+    if across_documents:
+        gaps = pieces.documents(np.arange(len(starts)))
+        starts, stops, boundaries = starts + gaps, stops + gaps, boundaries[[0, -1]]
+    ends = np.searchsorted(stops, starts + max_tokens, side="right")
     return _chunk_starts(ends, boundaries)
 
 

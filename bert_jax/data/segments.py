@@ -149,15 +149,17 @@ class DocSentences(Segments):
 
     _special_tokens = 2
     _min_pieces = 1
-    _separator: int | None = None  # tokens between two documents in a row
+    _crosses_documents = False
 
     def _cut_into_chunks(self, pieces: shards.TokenTable) -> np.ndarray:
-        return chunks_lib.join_to_fit(pieces, self._max_tokens, self._separator)
+        return chunks_lib.join_to_fit(
+            pieces, self._max_tokens, across_documents=self._crosses_documents
+        )
 
     def _prepare(self, pieces, chunks):
         tokens = pieces.tokens
         starts, stops = pieces.sentence_starts[:-1], pieces.sentence_starts[1:]
-        if self._separator:
+        if self._crosses_documents:
             # Insert a [SEP] after each document, so that a row is one slice.
             document_ends = stops[pieces.document_sentences[1:] - 1]
             tokens = np.insert(tokens, document_ends, self._tokenizer.sep_id)
@@ -193,7 +195,7 @@ class FullSentences(DocSentences):
     ends each line of the text, and an empty line between documents has another.
     """
 
-    _separator = 1
+    _crosses_documents = True
 
     def _assemble(self, a: Segment, b: Segment | None = None) -> dict[str, tf.Tensor]:
         """Make rows. Drop a [SEP] between documents if it is at an end of a row."""

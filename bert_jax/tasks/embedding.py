@@ -170,19 +170,17 @@ def make_rows(
         [(text, "") for text in flat], tokenizer, length
     )  # [R * C, L]
     numbers = np.full(len(flat), -1, np.int32)
-    texts: dict[bytes, str] = {}
-    index: dict[bytes, int] = {}
+    texts: dict[bytes, tuple[int, str]] = {}  # number and text, by tokens
     for i, (text, ids) in enumerate(zip(flat, encoded["input_ids"], strict=True)):
         if text:
-            texts.setdefault(ids.tobytes(), text)
-            numbers[i] = index.setdefault(ids.tobytes(), len(index))
+            numbers[i], _ = texts.setdefault(ids.tobytes(), (len(texts), text))
     shape = len(rows), num_texts
     arrays = {name: x.reshape(*shape, length) for name, x in encoded.items()}
     arrays["texts"] = numbers.reshape(shape)
     arrays["attention_mask"] &= arrays["texts"][..., None] >= 0
     arrays["weights"] = np.ones(len(rows), np.float32)
     truncated = int(lost.reshape(shape).any(axis=1).sum())
-    return list(texts.values()), arrays, truncated
+    return [text for _, text in texts.values()], arrays, truncated
 
 
 def search(vectors: np.ndarray, texts: np.ndarray) -> Search:
