@@ -8,7 +8,7 @@ EXIT_CONTINUE = 75
 class UserError(Exception):
     """An error in the user's input: a flag, a config field, a file.
 
-    The message is one line that says what is wrong, where, and what to do. Entrypoints
+    The message is one line that says what is wrong, where, and what to do. Entry points
     print it without a traceback.
 
     Attributes:

@@ -56,7 +56,7 @@ def changed(**groups):
         ({"objective": {"masking.mask_token_rate": 0.95}}, "add up to more than 1"),
         (
             {"optimizer": {"schedule": "cosine", "decay_fraction": 0.2}},
-            "decay_fraction=0.2 does not go with optimizer.schedule=cosine; .* be 0.1",
+            "decay_fraction=0.2 does not go with optimizer.schedule=cosine; .*n=0.1",
         ),
         (
             {"optimizer": {"schedule": "wsd", "warmup_fraction": 0.95}},
@@ -83,14 +83,14 @@ def changed(**groups):
         ),
         (
             {"objective": {"kind": "permutation_lm"}},
-            "positions=absolute .* it must be 'relative'",
+            "positions=absolute .* set encoder.positions='relative'",
         ),
         (
             {
                 "encoder": {"positions": "relative"},
                 "objective": {"examples_per_row": 2},
             },
-            "examples_per_row=2 .* it must be 1",
+            "examples_per_row=2 .* set objective.examples_per_row=1",
         ),
         (
             {"objective": {"segments": "full_sentences", "examples_per_row": 8}},
@@ -115,7 +115,7 @@ def changed(**groups):
                 "objective": {"kind": "replaced_tokens"},
                 "encoder": {"prediction_head.num_layers": 0},
             },
-            "^objective.generator_size=0.25 .*prediction_head.num_layers=0; .* be 1.0",
+            "^objective.generator_size=0.25 .*prediction_head.num_layers=0; .*size=1.0",
         ),
         (
             {
@@ -142,7 +142,10 @@ def changed(**groups):
             },
             "temperature=4.0 does not go with objective.teacher_weight=0",
         ),
-        ({"objective": {"masking.max_ngram": 2}}, "max_ngram=2 .*unit=token; .* be 3"),
+        (
+            {"objective": {"masking.max_ngram": 2}},
+            "max_ngram=2 .*unit=token; .*ngram=3",
+        ),
         ({"mesh": {"fsdp": -1}}, "mesh: only one of data, fsdp and tensor"),
         ({"mesh": {"fsdp": 0}}, "mesh.fsdp=0 must be at least 1, or -1"),
     ],

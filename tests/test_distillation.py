@@ -250,3 +250,12 @@ def test_teachers_that_do_not_fit_are_refused(
     )
     with pytest.raises(UserError, match="has no mlm_head.*; use a checkpoint that was"):
         pretraining.pretrain(make_config(corpus, tmp_path / "classifier"), run)
+
+
+def test_a_teacher_needs_both_segments():
+    """The checkpoint has its number of segments, so another field is to be set."""
+    alone = dataclasses.replace(TEACHER, type_vocab_size=1)
+    asked = config.DistillationConfig(segments="next_sentence", teacher_encoder=alone)
+    message = "teacher.type_vocab_size=1 .*; set objective.segments=full_sentences$"
+    with pytest.raises(UserError, match=message):
+        config.check(config.PretrainConfig(objective=asked))

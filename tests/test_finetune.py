@@ -227,7 +227,10 @@ def test_top_layers_are_reinitialised(begin, pretrained):
         ({"reinit_layers": 2, "random_init": True}, "reinit_layers=2 .*random_init=Tr"),
         ({"keep_best": "f1"}, "keep_best='f1' must be one of loss, classification_l"),
         ({"keep_best": "padding_fraction"}, "accuracy, macro_f1, matthews$"),
-        ({"batch_size": 12, "mesh": {"data": 8}}, "batch_size=12 is not a multiple of"),
+        (
+            {"batch_size": 12, "mesh": {"data": 8}},
+            "batch_size=12 must be a multiple of",
+        ),
     ],
 )
 def test_invalid_configs_are_refused(changes, message, pretrained, task, tmp_path):
@@ -571,6 +574,15 @@ def test_lengths_minimise_padding(count):
         assert padded == min(rest)
 
 
+def test_lengths_above_128_are_multiples_of_128():
+    """TPU kernels take such rows only."""
+    rows = {"attention_mask": np.arange(600) < np.arange(121, 501)[:, None]}
+    task = types.SimpleNamespace(train=rows, held_out={"eval": rows})
+    settings = config.ClassificationConfig(length=600)
+    asked = config.FinetuneConfig(task=settings, lengths=16)
+    assert batches.lengths(asked, task) == (128, 256, 384, 512)
+
+
 def test_longer_held_out_rows_do_not_change_training_lengths():
     """A test file may be added when a run continues, which must not change."""
     used = np.random.default_rng(0).geometric(0.07, 500).clip(1, 70)
@@ -578,7 +590,7 @@ def test_longer_held_out_rows_do_not_change_training_lengths():
 
     def lengths(longest):
         held_out = {"eval": {"attention_mask": np.arange(128)[None] < longest}}
-        task = types.SimpleNamespace(train=train, held_out=held_out, length=128)
+        task = types.SimpleNamespace(train=train, held_out=held_out)
         return batches.lengths(config.FinetuneConfig(), task)
 
     assert len(lengths(9)) == 6

@@ -1,7 +1,7 @@
 """Configs: all settings of the project, each with its default, limits and reason.
 
 Recipes in `configs/` convert these dataclasses to an `ml_collections.ConfigDict`,
-change some fields, and return it. The command line overrides fields. Entrypoints
+change some fields, and return it. The command line overrides fields. Entry points
 convert it back with `from_configdict`, which checks it. Inside the project only
 the frozen dataclasses are used.
 

@@ -25,7 +25,7 @@ from bert_jax.errors import UserError
 
 T = TypeVar("T")
 
-# Integers become int32 on devices. One that does not fit is a typing error.
+# Integers become int32 on devices, so a larger one is a mistake.
 _INT_LIMIT = 2**31
 _BOUNDS = {
     "at_least": operator.ge,
@@ -219,8 +219,8 @@ def require(
         value, cause = (operator.attrgetter(p)(config) for p in (path, reason))
         if value != wanted:
             raise UserError(
-                f"{where}{path}={value} does not go with {where}{reason}={cause}; it "
-                f"must be {wanted!r}"
+                f"{where}{path}={value} does not go with {where}{reason}={cause}; set "
+                f"{where}{path}={wanted!r}"
             )
 
 

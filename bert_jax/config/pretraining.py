@@ -226,11 +226,11 @@ class PretrainConfig:
         for name, each in self.encoders.items():
             types = each.type_vocab_size
             if objective.segments not in SINGLE_SEGMENTS and types < 2:
+                more = ", or the number to 2 or more" if name == "encoder" else ""
                 raise UserError(
                     f"{where}{name}.type_vocab_size={types} cannot tell the two "
                     f"segments of {where}objective.segments={objective.segments!r} "
-                    f"apart; set {where}objective.segments=full_sentences, or the "
-                    "number to 2 or more"
+                    f"apart; set {where}objective.segments=full_sentences{more}"
                 )
         requirements = [("encoder.causal", objective.causal, "objective.kind")]
         if objective.segments in PAIR_TASKS:  # answered from [CLS]

@@ -84,8 +84,8 @@ def detect_format(names: Iterable[str]) -> str:
             for kind, name in formats.items()
         )
         raise UserError(
-            f"the input has several formats ({found}); give a pattern for the files of "
-            "one, or --format to read all alike"
+            f"the input has several formats ({found}); give a pattern that matches one "
+            "format, or --format to read all files alike"
         )
     return next(iter(formats), "text")
 
@@ -116,8 +116,8 @@ def _format(name: str, ending: str) -> str:
 def kind_of_binary(stream: io.BufferedIOBase, name: str, start: int) -> str:
     """Return the kind of a file that is not text, by its first bytes; "" for text.
 
-    The stream is decompressed and not yet read. If reading will begin after 0, the
-    first bytes are read apart from it.
+    `stream` is decompressed and has not been read. `start` is the byte at which the
+    caller begins to read. If it is not 0, the first bytes are fetched separately.
     """
     if start:
         (beginning,) = storage.read_ranges(name, [(0, _BEGINNING_BYTES)])

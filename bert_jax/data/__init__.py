@@ -1,4 +1,4 @@
-"""Token shards to batches, with tf.data. The only package that imports TensorFlow."""
+"""Token shards to batches, with tf.data."""
 
 import os
 

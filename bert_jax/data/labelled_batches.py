@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_jax.data import order, pipeline, random_bits
 
-# Batches whose rows are sorted by length among themselves.
+# Number of successive batches whose rows are sorted by length together.
 _WINDOW = 64
 
 

@@ -2,8 +2,9 @@
 
 Letters for dimensions, in signatures, einsums and comments of this package:
   B batch, L length (M where a second one is needed), D hidden, E embedding, H heads,
-  K per head, F feed-forward, V vocabulary (padded), P predictions, S segment types,
-  N layers, G layers with parameters of their own, C classes, R rows of any kind.
+  K per head, F feed-forward, V vocabulary (padded), P predictions, C classes, N layers,
+  G heads of keys and values, or layers with parameters of their own,
+  S examples of a packed row, or segment types, R rows of any kind.
 Each parameter names its dimensions; what a name means on a mesh is decided in
 `training/sharding.py`.
 """

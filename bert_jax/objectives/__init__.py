@@ -46,7 +46,7 @@ class Objective(Protocol):
     def init(self, key: jax.Array) -> Any:
         """Return initial parameters, boxed with the names of their dimensions.
 
-        Those of the encoder are in the group "encoder".
+        The encoder's parameters are in the group "encoder".
         """
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:

@@ -1,1 +1,1 @@
-"""Entrypoints: `python -m bert_jax.run.NAME --help`."""
+"""Entry points: `python -m bert_jax.run.NAME --help`."""

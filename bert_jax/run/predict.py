@@ -6,7 +6,8 @@ Each line of the input is a text, or for a classifier a pair of texts `A ||| B`.
 --text_a and --text_b, the texts are columns of a TSV file with a header. A model that
 answers reads JSON lines {"question": TEXT, "context": TEXT}, and one that chooses
 {"question": TEXT, "choices": [TEXT, ...]}. Each line of the output is a JSON object
-with what the method of the model returns (docs/tasks.md), or the vector of a text.
+with the prediction, as docs/tasks.md describes it; an embedder prints
+{"vector": [...]}.
 """
 
 import json

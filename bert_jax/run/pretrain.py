@@ -6,8 +6,8 @@ r"""Pretrain BERT on a corpus.
 --config.init_from=CHECKPOINT starts from the parameters of another run or project.
 The same command resumes a run that was stopped, with the same result. On a pod it is
 started once on each host (launch/README.md). Exit status: 0 when all steps are done, 75
-when the run was stopped and saved a checkpoint, 2 for an error that would recur,
-anything else for a crash.
+when the run was stopped and the same command continues it, 2 for an error that would
+recur, anything else for a crash.
 """
 
 from bert_jax import config as config_lib

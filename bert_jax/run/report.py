@@ -1,7 +1,7 @@
 r"""Draw the curves of a run, or compare several.
 
-python -m bert_jax.run.report --workdir=DIR --output=curves.png
-python -m bert_jax.run.report --workdir=DIR OTHER ... --output=compared.png
+  python -m bert_jax.run.report --workdir=DIR --output=curves.png
+  python -m bert_jax.run.report --workdir=DIR OTHER ... --output=compared.png
 
 Horizontal lines are the scores of a model without context (docs/what_to_expect.md).
 For several workdirs, the curves are drawn on top of one another, and a table of the

@@ -1,4 +1,4 @@
-"""Flags of the entrypoints that read text."""
+"""Flags of the entry points that read text."""
 
 from absl import flags
 

@@ -178,7 +178,7 @@ def json_object(text: str, where: str) -> dict[str, Any]:
     """Parse a JSON object.
 
     Raises:
-      UserError: The text is no JSON object, or has half of a character.
+      UserError: The text is no JSON object, or has an unpaired surrogate.
     """
     try:
         fields = json.loads(text)
@@ -190,8 +190,8 @@ def json_object(text: str, where: str) -> dict[str, Any]:
     if half := re.search("[\ud800-\udfff]", written):
         near = written[max(half.start() - 30, 0) : half.end()]
         raise UserError(
-            f"{where}: a text has half of a character, at the end of {near!a}: a lone "
-            r"surrogate, such as \ud83d without \ude00 after it"
+            f"{where}: unpaired surrogate at the end of {near!a}: an escape such as "
+            r"\ud83d without \ude00 after it"
         )
     return fields
 

@@ -48,8 +48,8 @@ def pipeline(
       lower_case: See `normalise`.
       strip_accents: See `normalise`.
       more_symbols: Special tokens that the model lacks; they get the last ids.
-      first: Special tokens with the first ids. They replace those tokens at the
-        beginning of the model that have the same name.
+      first: Special tokens with the first ids. They replace the model's pieces of the
+        same names.
       separators: Number of separators between two texts.
       named: See `special_tokens.find`.
 

@@ -74,8 +74,9 @@ def find(
     distinct = special.pad, special.sep, special.mask
     if len({*distinct}) < len(distinct) or special.cls in (special.pad, special.mask):
         raise UserError(
-            "padding, separator and mask must be different tokens, got "
-            f"{', '.join(distinct)}"
+            "padding, separator and mask must be different tokens, and cls neither "
+            f"padding nor mask; got pad_token={special.pad}, cls_token={special.cls}, "
+            f"sep_token={special.sep}, mask_token={special.mask}"
         )
     return special
 

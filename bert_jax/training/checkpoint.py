@@ -4,7 +4,8 @@ A checkpoint is a folder `<step>/` with three parts: `params`, which is all that
 fine-tuning reads; `train`, with optimizer state, step and running metrics; and
 `checksums` of both. Its metadata has the config, tokenizer, fingerprints and versions.
 
-Only this module and `restore.py`, which reads checkpoints of any run, use Orbax.
+Only this module and `restore.py`, which reads checkpoints of any run, use Orbax's
+checkpoints.
 """
 
 import contextlib

@@ -31,7 +31,7 @@ class Metadata:
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["encoder"] = config_lib.to_dict(self.encoder)
         values["tokenizer"] = self.tokenizer.dumps()
-        return {**values, "encoder_path": "encoder"}  # which earlier versions read
+        return values
 
 
 def of_run(
@@ -57,7 +57,7 @@ def of_run(
 
 
 def versions() -> dict[str, str]:
-    """Return the version of each package that matters."""
+    """Return the installed version of each of `_PACKAGES`, or "unknown"."""
     installed = {}
     for name in _PACKAGES:
         try:

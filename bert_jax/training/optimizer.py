@@ -101,7 +101,7 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Chain clipping, the optimizer's own scaling, weight decay, and the learning rate.
 
-    Parameters whose path is `frozen` have no updates and moments.
+    Parameters for whose path `frozen` returns True get no updates and have no moments.
     """
     steps = []
     if config.clip_norm:

@@ -128,11 +128,11 @@ def check_batch(mesh: Mesh, where: str, batch_size: int, micro_batches: int) -> 
     """Check that a batch can be split evenly over devices and micro-batches."""
     parts = batch_parts(mesh)
     if batch_size % (parts * micro_batches):
-        pieces = f" times {micro_batches} micro-batches" if micro_batches > 1 else ""
+        pieces = f", each in {micro_batches} micro-batches" if micro_batches > 1 else ""
         raise UserError(
-            f"{where}batch_size={batch_size} is not a multiple of the {parts} parts "
-            f"that mesh.data and mesh.fsdp cut it into{pieces}; mesh.tensor=N makes "
-            "fewer parts"
+            f"{where}batch_size={batch_size} must be a multiple of "
+            f"{parts * micro_batches}: mesh.data and mesh.fsdp cut a batch into "
+            f"{parts} parts{pieces}; mesh.tensor=N makes fewer parts"
         )
 
 

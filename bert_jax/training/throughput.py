@@ -32,7 +32,7 @@ class Window:
         self._phase = phase
         self._step_flops = {n: self._run.flops(phase, n) for n in phase.lengths}
         self._has_described = False
-        # Of the steps after the first, which is slow: their number, and when they began.
+        # Number and start of the steps after the first one, which is slow.
         self._later_steps, self._later_start = -1, 0.0
         self._restart()
 

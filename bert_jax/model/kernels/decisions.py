@@ -134,7 +134,10 @@ def _attention_on_cuda(config, batch, length, is_local, has_dropout):
 
 
 def is_cudnn_available() -> bool:
-    """Return whether the devices have cuDNN's attention; others cannot trace it."""
+    """Return whether the devices have cuDNN's attention.
+
+    JAX cannot trace the call for any other device.
+    """
     device = jax.devices()[0]
     if device.platform != "gpu" or "cuda" not in device.client.platform_version:
         return False
@@ -218,7 +221,6 @@ def device_kind() -> str:
 
     Call it with the mesh in use if its devices are absent.
     """
-    # The devices of the mesh may be absent.
     device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
     return device.device_kind
 

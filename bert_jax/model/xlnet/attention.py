@@ -182,8 +182,8 @@ def distance_scores(
 ) -> Float[Array, "B H Q L"]:
     """Return products of queries and projected sinusoids of their distances to tokens.
 
-    `kernel` is the projection from sinusoids to keys. Sines and cosines are those of
-    the positions of queries and tokens.
+    `kernel` is the projection from sinusoids to keys. `sine` and `cosine` belong to the
+    queries' positions, `token_sine` and `token_cosine` to the tokens'.
 
     The original projects the sinusoids of all 2 L distances, multiplies queries with
     them, and shifts the products of each query by its position. Here queries are
