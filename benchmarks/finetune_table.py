@@ -3,7 +3,7 @@ r"""Fine-tune encoders, and random weights of the first one's shape, on eight ta
     python benchmarks/finetune_table.py --data=DIR --pretrained=WORKDIR,WORKDIR \
         --output=DIR
 
-DIR of `--data` has the files as they are published, plain or compressed:
+DIR of `--data` has the files as they are published, plain or `.gz`:
 glue/{CoLA,SST-2,MRPC,RTE,STS-B}/{train,dev}.tsv, squad/dev-v1.1.json,
 wnut17/{train,dev}.conll, and arc/ARC-E/{dev-arc_easy_dev,test-arc_easy_test}.csv, of
 which the larger one is to train on. SQuAD is split by article, the first 38 of 48 of

@@ -25,8 +25,8 @@ Source: the encoder is BERT-Tiny (Turc et al. 2019) for 64 positions, without dr
 Run:    python -m bert_jax.run.pretrain --config=configs/comparison.py:electra \
             --config.data.corpus=DIR --workdir=DIR
         `python benchmarks/compare_objectives.py --help` describes the comparison.
-Cost:   8,000 steps of BERT take nine minutes of one CPU core, beside other
-        work. docs/comparison.md has the results.
+Cost:   8,000 steps of BERT take six minutes of one CPU core. docs/comparison.md has
+        the results.
 """
 
 from bert_jax import config as config_lib

@@ -34,12 +34,12 @@ Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus whose tokenizer is byte-level BPE (run.train_tokenizer
         --kind=byte_bpe); the authors' has 50,368 tokens, 83 of them unused. They change
-        the corpus at each stage: '--config.phases[4].corpus_weights=0.001,1'. The
-        micro-batches make base fit 64 chips of v5e, and large 64 of v4, v5p and v6e; on
-        v5e, large needs `--config.mesh.fsdp=8 --config.encoder.scan_layers=False`. A
-        program without a loop over layers takes 8 to 20 minutes of a CPU to compile,
-        each phase. With the loop, which sizes from large on have, an earlier step was
-        estimated a third longer (docs/log.md).
+        the corpus at each stage: '--config.phases[4].corpus_weights=0.001,1' (large:
+        phases[5]). The micro-batches make base fit 64 chips of v5e, and large 64 of v4,
+        v5p and v6e; on v5e, large needs `--config.mesh.fsdp=8
+        --config.encoder.scan_layers=False`. A program without a loop over layers takes
+        8 to 20 minutes of a CPU to compile, each phase. With the loop, which sizes from
+        large on have, seven layers of base were estimated 15 % longer (docs/log.md).
 Cost:   Ettin's authors had four H100s for 6, 9, 13, 20 and 40 days, and stopped 1b
         after some 40 of 90. Not run yet. docs/results.md has the compiler's estimates.
 """

@@ -71,8 +71,8 @@ def saved_config(folder):
 def test_a_run_continues(name, tolerance, unpacked, monkeypatch):
     """The remaining steps report the losses of the version that began the run.
 
-    XLNet has other dropout masks since [CLS] is not moved (docs/log.md). Short rows had
-    the beginning of their chunk.
+    XLNet has other dropout masks since [CLS] is not moved. Short rows had the beginning
+    of their chunk.
     """
     monkeypatch.setattr(
         segments.Segments,

@@ -5,7 +5,7 @@ r"""Plan of a pretraining run on a TPU slice, made without a TPU.
 compiles training and evaluation, as run.pretrain does, for the devices of that slice,
 and prints one page: memory, arithmetic, collectives by network, time and chip-hours. It
 needs the TPU compiler, `pip install -e '.[tpu]'`, and no TPU. Compiling takes half a
-minute to some minutes; --config.encoder.scan_layers=True is the fastest.
+minute to 20 minutes; --config.encoder.scan_layers=True is the fastest.
 
 `docs/plan.md` has examples. Exit status: 0 if the run fits into the memory, 3 if not.
 """

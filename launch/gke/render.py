@@ -40,8 +40,8 @@ def render(values: argparse.Namespace) -> str:
     """
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", values.name):
         raise ValueError(
-            f"--name={values.name}: expected up to 40 lower-case "
-            "letters, digits and '-'"
+            f"--name={values.name}: expected a lower-case letter, then up to 39 "
+            "lower-case letters, digits and '-', without '-' at the end"
         )
     if not values.image.strip():
         raise ValueError("--image is empty; give a container image, --image=IMAGE")
