@@ -152,6 +152,11 @@ def main():
     if values.side:
         interleaved_timing.serve(lambda: SIDES[values.side](values))
         return
+    if not values.minutes > 0:
+        parser.error(f"argument --minutes: {values.minutes} is not positive")
+    for path in (values.sst2, values.vocabulary):
+        if not os.path.exists(path):
+            parser.error(f"there is no {path}")
     pages = {huge_pages.VARIABLE: huge_pages.VALUE}
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", **pages}
     examples = {"training": BATCH, "predictions": len(read_sst2(values.sst2, "dev")[0])}

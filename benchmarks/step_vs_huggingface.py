@@ -135,6 +135,10 @@ def main():
     if values.side:
         serve(values.side, make_case(values.cases, values))
         return
+    for name in ("tokens", "minutes", "cores"):
+        given = getattr(values, name)
+        if given is not None and not given > 0:
+            parser.error(f"argument --{name}: {given} is not positive")
     names = [*(ACCELERATOR_CASES if values.accelerator else CASES)]
     names = values.cases.split(",") if values.cases else names
     sizes = "|".join(training_steps.SIZES)

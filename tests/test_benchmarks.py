@@ -100,6 +100,12 @@ def test_help_is_the_docstring(path):
             ["--cases=tiny_float32,base_float16,mini_float32_0"],
             "--cases: unknown base_float16, mini_float32_0; there are tiny|mini|",
         ),
+        ("step_vs_huggingface", ["--cores=0"], "argument --cores: 0 is not positive"),
+        (
+            "finetune_vs_huggingface",
+            ["--sst2=nowhere", "--vocabulary=nowhere"],
+            "there is no nowhere",
+        ),
         ("input_pipeline", ["--corpus=CORPUS", "--recipes", "none"], "configs/none.py"),
         ("input_pipeline", ["--corpus=CORPUS", "--recipes", "electra:none"], "'none'"),
         ("input_pipeline", ["--corpus=nowhere"], "no corpus in nowhere"),
