@@ -120,7 +120,6 @@ def run_twice(corpus, tmp_path, capsys):
     return run
 
 
-@pytest.mark.runs
 @pytest.mark.slow
 def test_two_objectives(run_twice, tmp_path):
     flags = "--objectives=bert,xlnet", "--minutes=0.001"
@@ -131,7 +130,6 @@ def test_two_objectives(run_twice, tmp_path):
         assert re.search(rf"\| {title} \| {steps:,} \| [\d.]+ \([\d.]+\) \| ", printed)
 
 
-@pytest.mark.runs
 @pytest.mark.slow
 def test_two_rows_of_the_speedrun(run_twice):
     printed = run_twice(speedrun, "--rows=BERT,short rows first", "--steps=4")

@@ -467,7 +467,6 @@ def test_one_run_and_several_need_folders_of_their_own(
 
 
 @pytest.mark.slow
-@pytest.mark.runs
 def test_several_seeds(pretrained, task, tmp_path):
     config = make_config(pretrained, task, epochs=0.5, repeats=3, seed=5)
     results = finetuning.finetune(config, str(tmp_path))
