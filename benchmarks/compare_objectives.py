@@ -30,7 +30,7 @@ from matplotlib import figure
 from bert_jax import config as config_lib
 from bert_jax import pretraining
 from bert_jax.corpus import shards
-from bert_jax.run import command_line
+from bert_jax.run import exit_status
 from bert_jax.training import metrics_file
 
 RECIPE = pathlib.Path(__file__).parents[1] / "configs/comparison.py"
@@ -213,5 +213,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    with command_line.reported_errors():
+    with exit_status.reported_errors():
         main()

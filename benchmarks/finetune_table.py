@@ -20,7 +20,7 @@ import pathlib
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning
-from bert_jax.run import command_line
+from bert_jax.run import exit_status
 from bert_jax.tasks import task_files
 
 SQUAD_TRAIN_ARTICLES = 38
@@ -156,5 +156,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with command_line.reported_errors():
+    with exit_status.reported_errors():
         main()

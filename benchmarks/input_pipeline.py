@@ -26,7 +26,7 @@ import numpy as np
 import show_batches
 
 from bert_jax.corpus import shards
-from bert_jax.run import command_line
+from bert_jax.run import exit_status
 
 RECIPES = (*show_batches.RECIPES, "albert:base", "electra:small", "roberta:base")
 
@@ -113,5 +113,5 @@ def main():
 
 
 if __name__ == "__main__":
-    with command_line.reported_errors():
+    with exit_status.reported_errors():
         main()

@@ -31,7 +31,7 @@ from bert_jax.data import batches as batches_lib
 from bert_jax.interop import huggingface
 from bert_jax.interop.families import bert, family
 from bert_jax.objectives import classification, masked_lm, metric_sums, spans, tagging
-from bert_jax.run import command_line
+from bert_jax.run import exit_status
 
 LENGTH, BATCH, CLASSES = 64, 16, 5
 ENCODER = config_lib.EncoderConfig(
@@ -263,5 +263,5 @@ def main():
 
 
 if __name__ == "__main__":
-    with command_line.reported_errors():
+    with exit_status.reported_errors():
         main()

@@ -41,7 +41,7 @@ from bert_jax.demo import recipe
 from bert_jax.errors import UserError
 from bert_jax.objectives import metric_sums
 from bert_jax.prediction import minimal_pair_files
-from bert_jax.run import command_line
+from bert_jax.run import exit_status
 from bert_jax.training import curves, metrics_file, sharding
 
 
@@ -461,5 +461,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    with command_line.reported_errors():
+    with exit_status.reported_errors():
         main()

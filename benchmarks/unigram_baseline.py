@@ -16,7 +16,7 @@ from bert_jax.corpus import shards
 from bert_jax.data import chunks
 from bert_jax.errors import UserError
 from bert_jax.objectives import unigram_baseline
-from bert_jax.run import command_line
+from bert_jax.run import exit_status
 
 
 def row(folder: str) -> str:
@@ -58,5 +58,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with command_line.reported_errors():
+    with exit_status.reported_errors():
         main()
