@@ -70,6 +70,8 @@ def apply(
     """
     if config.remat == "layer":
         apply_block = jax.checkpoint(apply_block, static_argnums=2)
+    # Blocks of one kind are traced once. Inlined, as in `kernels/per_device.py`.
+    apply_block = jax.jit(apply_block, static_argnums=2, inline=True)
     kinds = [
         BlockKind(config.is_global(i), i > 0 or config.first_attention_norm)
         for i in range(config.num_layers)
