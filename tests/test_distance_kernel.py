@@ -164,7 +164,9 @@ def test_tpus_use_the_kernel_where_shapes_allow():
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["v4:2x2x1", "v5e:1x1"])
+@pytest.mark.parametrize(
+    "name", ["v4:2x2x1", pytest.param("v5e:1x1", marks=pytest.mark.slow)]
+)
 def test_kernel_compiles_for_the_longest_rows(name, monkeypatch):
     """Four heads share a window: no other head size needs more memory."""
     kind = topology.open_topology(name).devices[0].device_kind
