@@ -28,6 +28,7 @@ from bert_jax.training import (
     inference,
     interrupts,
     loop,
+    programs,
     restore,
     saving,
     sharding,
@@ -579,7 +580,7 @@ def test_lengths_above_128_are_multiples_of_128():
     task = types.SimpleNamespace(train=rows, held_out={"eval": rows})
     settings = config.ClassificationConfig(length=600)
     asked = config.FinetuneConfig(task=settings, lengths=16)
-    assert batches.lengths(asked, task) == (128, 256, 384, 512)
+    assert batches.lengths(asked, task) == ((128, 256, 384, 512), ())
 
 
 def test_longer_held_out_rows_do_not_change_training_lengths():
@@ -592,8 +593,28 @@ def test_longer_held_out_rows_do_not_change_training_lengths():
         task = types.SimpleNamespace(train=train, held_out=held_out)
         return batches.lengths(config.FinetuneConfig(), task)
 
-    assert len(lengths(9)) == 6
-    assert lengths(100) == (*lengths(9), 104) and lengths(128) == (*lengths(9), 128)
+    of_training, longer = lengths(9)
+    assert len(of_training) == 6 and longer == ()
+    assert lengths(100) == (of_training, (104,))
+    assert lengths(128) == (of_training, (128,))
+
+
+def test_no_training_step_is_compiled_for_longer_held_out_rows(
+    pretrained, task, tmp_path, monkeypatch
+):
+    """It may need more memory than the device has."""
+    compiled, lower_step = [], programs.lower_step
+
+    def lower_and_note(run, phase, state, batch):
+        compiled.append(batch["input_ids"].shape[-1])
+        return lower_step(run, phase, state, batch)
+
+    monkeypatch.setattr(programs, "lower_step", lower_and_note)
+    longer = tmp_path / "eval.tsv"
+    longer.write_text(f"text\tlabel\n{'class ' * 40}\tabout class\n")
+    made = make_config(pretrained, task | {"eval": str(longer)}, epochs=0.1)
+    finetuning.finetune(made, str(tmp_path / "run"))
+    assert len(compiled) == 1 and compiled[0] < 32
 
 
 def test_longer_held_out_rows_do_not_change_the_order_of_training_rows():

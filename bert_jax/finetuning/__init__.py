@@ -164,7 +164,8 @@ def _finetune_once(
         )
         state = session.train(opened, change)
         (phase,) = run.phases
-        engine = inference.Engine(run.objective, state.params, run.mesh, phase.lengths)
+        lengths = phase.lengths + phase.held_out_lengths
+        engine = inference.Engine(run.objective, state.params, run.mesh, lengths)
         rows_at_once = phase.batch_size // phase.micro_batches
         predictions = {
             name: task.decode(
@@ -255,11 +256,13 @@ def make_run(
         )
     frozen = initialise.is_frozen if config.frozen else None
     schedule = optimizer.make_schedule(config.optimizer, steps)
+    lengths, held_out_lengths = batches.lengths(config, task)
     phase = Phase(
         name="fine-tuning",
         objective=objective,
         steps=steps,
-        lengths=batches.lengths(config, task),
+        lengths=lengths,
+        held_out_lengths=held_out_lengths,
         batch_size=config.batch_size,
         micro_batches=config.micro_batches,
         open_data=functools.partial(

@@ -12,14 +12,19 @@ from bert_jax.training import inference
 from bert_jax.training.run_description import HeldOut, PhaseData
 
 
-def lengths(config: config_lib.FinetuneConfig, task: tasks.Task) -> tuple[int, ...]:
-    """Return the lengths that batches of a task may have, ascending.
+def lengths(
+    config: config_lib.FinetuneConfig, task: tasks.Task
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the lengths that batches of a task may have.
 
     Candidates are multiples of 8 up to 128, then multiples of 128, which the TPU's
     attention kernel needs, and `task.length`. Of these, up to `config.lengths` are
-    chosen that minimise the padding of training rows. If held-out rows are longer, one
-    more length is appended. So training batches do not depend on held-out rows, which
-    may change when a run resumes.
+    chosen that minimise the padding of training rows. So training batches do not
+    depend on held-out rows, which may change when a run resumes.
+
+    Returns:
+      Lengths of training batches, ascending, which held-out batches have, too, and the
+      length of longer held-out batches, if there are any.
     """
     length = config.task.length
     multiples = (*range(8, 128, 8), *range(128, length, 128))
@@ -32,7 +37,7 @@ def lengths(config: config_lib.FinetuneConfig, task: tasks.Task) -> tuple[int, .
         for rows in task.held_out.values()
     ]
     longest = candidates[np.searchsorted(candidates, max(held_out))]
-    return (*chosen, longest) if longest > chosen[-1] else chosen
+    return chosen, (longest,) if longest > chosen[-1] else ()
 
 
 def least_padding(
@@ -79,7 +84,8 @@ def open_data(
     # Imports TensorFlow.
     from bert_jax.data.labelled_batches import LabelledBatches
 
-    all_lengths = lengths(config, task)
+    training_lengths, held_out_lengths = lengths(config, task)
+    all_lengths = training_lengths + held_out_lengths
     all_shapes = [objective.batch_shapes(config.batch_size, n) for n in all_lengths]
 
     def batches_of(arrays: tasks.Arrays, **options: Any) -> LabelledBatches:

@@ -175,7 +175,7 @@ class Loop:
             yield batch["input_ids"].shape[-1], on_devices
 
     def _compile(self) -> dict[int, Any]:
-        """Compile the step for each length, and the programs of evaluation and saving.
+        """Compile the step for each length, and what evaluates and saves.
 
         A preempted machine has half a minute to save. A request to stop after the first
         step would have to wait for a compilation that is under way.
@@ -185,12 +185,13 @@ class Loop:
         processes.say(label)
         steps = {}
         with self._ledger.counting("compile"):
-            for length in self._phase.lengths:
+            for length in self._phase.lengths + self._phase.held_out_lengths:
                 shapes = self._run.batch_shapes(self._phase, length)
-                steps[length] = programs.lower_step(
-                    self._run, self._phase, self._state, shapes
-                ).compile()
-                self._saver.heartbeat()
+                if length in self._phase.lengths:
+                    steps[length] = programs.lower_step(
+                        self._run, self._phase, self._state, shapes
+                    ).compile()
+                    self._saver.heartbeat()
                 if self._data.held_out:
                     self._evaluator.compile(self._all_params(), shapes)
             processes.wait_for_all()

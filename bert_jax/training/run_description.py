@@ -57,17 +57,18 @@ class Phase:
     # parameters, losses and metrics.
     objective: Any
     steps: int
-    # Tokens in a sequence: each batch has one of these, in ascending order.
+    # Tokens in a sequence, ascending: each training batch has one of these.
     lengths: tuple[int, ...]
     batch_size: int  # sequences in a batch, over all processes
     micro_batches: int  # number of pieces of a batch, for gradient accumulation
     # Function from the rows of a batch that this process makes to the data. It is
     # called when the phase begins, so that no two phases are in memory at once.
     open_data: Callable[[np.ndarray], PhaseData]
+    held_out_lengths: tuple[int, ...] = ()  # lengths that only held-out batches have
 
     @property
     def length(self) -> int:
-        """The largest length."""
+        """The largest length of training batches."""
         return self.lengths[-1]
 
 
