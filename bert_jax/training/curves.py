@@ -1,7 +1,6 @@
 """Plots of the metrics of runs."""
 
 import functools
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ _PANELS = (
     ("learning rate", "learning_rate"),
     ("sequences a second", "sequences_per_sec"),
 )
-_COLORS = tuple(f"C{i}" for i in range(10))  # matplotlib's
 # Lines of each split in a comparison of runs.
 _SPLIT_STYLES = {"train": {"alpha": 0.4}, "eval": {"marker": "."}}
 # Markers of the corpora of a mixture. Curves of the first six are drawn: the legend of
@@ -73,9 +71,9 @@ def draw(
     picture, grid = _grid(count, columns=2 if count <= 4 else 3)
     picture.suptitle(title, parse_math=False)
     for axis, (label, drawn) in zip(grid, panels, strict=False):
-        for name, color in zip(drawn, itertools.cycle(_COLORS), strict=False):
+        for i, name in enumerate(drawn):
             baseline = (baselines or {}).get(name)
-            _draw_metric(axis, records, name, color, baseline, other_run)
+            _draw_metric(axis, records, name, f"C{i}", baseline, other_run)
         axis.set_ylabel(label)
         if label.startswith(("loss", "accuracy")):
             _add_legend(axis)
@@ -95,7 +93,7 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
     if not names:
         raise UserError(f"{', '.join(runs)} have no losses or accuracies to plot")
     picture, grid = _grid(len(names), columns=min(len(names), 2))
-    colors = dict(zip(runs, itertools.cycle(_COLORS), strict=False))
+    colors = {run: f"C{i}" for i, run in enumerate(runs)}
     for axis, name in zip(grid, names, strict=True):
         for run, records in runs.items():
             axis.plot([], [], color=colors[run], label=run)
@@ -213,13 +211,13 @@ def _style(baseline: str) -> dict[str, Any]:
 
 def _draw_finetuned(axis: axes.Axes, finetuned: dict[str, list[list[Record]]]) -> None:
     """Draw the mean over runs of the held-out accuracy, and its range."""
-    for color, (name, runs) in zip(_COLORS, finetuned.items(), strict=False):
+    for i, (name, runs) in enumerate(finetuned.items()):
         series = [dict(_series(records, "accuracy", "eval")) for records in runs]
         # A start with another `loop.eval_every` evaluates at other steps.
         steps = sorted(set.intersection(*map(set, series)))
         values = np.array([[one[step] for step in steps] for one in series])
-        axis.plot(steps, values.mean(0), ".-", color=color, label=name)
-        axis.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.2)
+        axis.plot(steps, values.mean(0), ".-", color=f"C{i}", label=name)
+        axis.fill_between(steps, values.min(0), values.max(0), color=f"C{i}", alpha=0.2)
     axis.set_ylabel("accuracy, fine-tuned")
     _add_legend(axis)
 
