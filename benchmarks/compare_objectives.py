@@ -24,6 +24,7 @@ import pathlib
 import runpy
 
 import jax
+import program_flags
 import speedrun
 from matplotlib import figure
 
@@ -194,8 +195,9 @@ def draw(values: argparse.Namespace) -> figure.Figure:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags."""
-    parser, add, names_of = speedrun.make_parser(__doc__)
-    add("objectives", list(OBJECTIVES), "some of them", type=names_of(OBJECTIVES))
+    parser, add = speedrun.make_parser(__doc__)
+    names = program_flags.names_of(OBJECTIVES)
+    add("objectives", list(OBJECTIVES), "some of them", type=names)
     add("minutes", 20.0, "of CPU time, for each run")
     return parser.parse_args(arguments)
 

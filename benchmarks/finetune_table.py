@@ -18,6 +18,8 @@ import json
 import math
 import pathlib
 
+import program_flags
+
 from bert_jax import config as config_lib
 from bert_jax import finetuning
 from bert_jax.run import exit_status
@@ -114,9 +116,7 @@ def run(name: str, model: str, values: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program_flags.make_parser(__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument(
         "--pretrained",

@@ -24,6 +24,7 @@ import tempfile
 import time
 
 import interleaved_timing
+import program_flags
 import training_steps
 
 from bert_jax.run import huge_pages
@@ -140,20 +141,17 @@ SIDES = {"bert_jax": bert_jax_side, "huggingface": huggingface_side}
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program_flags.make_parser(__doc__)
     parser.add_argument("--sst2", required=True, help="folder with train.tsv, dev.tsv")
     parser.add_argument("--vocabulary", required=True, help="vocab.txt of BERT uncased")
-    parser.add_argument("--minutes", type=float, default=5.0, help="for both cases")
+    minutes = program_flags.positive(float)
+    parser.add_argument("--minutes", type=minutes, default=5.0, help="for both cases")
     for name in ("side", "case", "model"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     values = parser.parse_args()
     if values.side:
         interleaved_timing.serve(lambda: SIDES[values.side](values))
         return
-    if not values.minutes > 0:
-        parser.error(f"argument --minutes: {values.minutes} is not positive")
     for path in (values.sst2, values.vocabulary):
         if not os.path.exists(path):
             parser.error(f"there is no {path}")

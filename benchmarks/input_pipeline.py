@@ -13,7 +13,6 @@ on the same cores, with the fastest of lists, NumPy arrays and torch tensors as 
 Prints one JSON object.
 """
 
-import argparse
 import functools
 import json
 import os
@@ -23,6 +22,7 @@ import warnings
 
 import interleaved_timing
 import numpy as np
+import program_flags
 import show_batches
 
 from bert_jax.corpus import shards
@@ -67,9 +67,7 @@ def collator(corpus, length, batch_size):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program_flags.make_parser(__doc__)
     parser.add_argument(
         "--corpus", required=True, help="from run.build_corpus; or several"
     )

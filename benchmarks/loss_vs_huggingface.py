@@ -14,12 +14,12 @@ Hugging Face lets spans begin in padding, and bert_jax does not: its logits ther
 set to a large negative number before its loss is computed.
 """
 
-import argparse
 import dataclasses
 import json
 
 import jax
 import numpy as np
+import program_flags
 import torch
 import training_steps
 import transformers
@@ -219,19 +219,17 @@ def draw(a, b, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program_flags.make_parser(__doc__)
     parser.add_argument("--corpus", help="from run.build_corpus, for pretraining")
-    parser.add_argument("--steps", type=int, help="default: 200, fine-tuning 100")
+    parser.add_argument(
+        "--steps",
+        type=program_flags.positive(int),
+        help="default: 200, fine-tuning 100",
+    )
     parser.add_argument("--output", help="picture to write")
     values = parser.parse_args()
     cases = ("pretraining",) if values.corpus else ("classes", "spans", "tags")
-    steps = values.steps
-    if steps is None:
-        steps = 200 if values.corpus else 100
-    elif steps < 1:
-        parser.error(f"argument --steps: {steps} is not positive")
+    steps = values.steps or (200 if values.corpus else 100)
     settings = config_lib.OptimizerConfig(
         learning_rate=1e-3 if values.corpus else 5e-4,
         warmup_fraction=0.1,

@@ -6,11 +6,12 @@ r"""The table of recipes in docs/plan.md, compiled without a TPU.
 Needs `pip install -e '.[tpu]'`, and no TPU.
 """
 
-import argparse
 import json
 import pathlib
 import subprocess
 import sys
+
+import program_flags
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 SCANNED = "--config.encoder.scan_layers=True"  # compiles five to seven times as fast
@@ -71,9 +72,7 @@ def rows(recipe: str, topology: str, *flags: str) -> list[list[str]]:
 
 def main() -> None:
     """Print the table in Markdown, each row as soon as it is known."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program_flags.make_parser(__doc__)
     names = [row[0] for row in ROWS]
     parser.add_argument("recipes", nargs="*", choices=["all", *names], default="all")
     recipes = parser.parse_args().recipes

@@ -3,13 +3,13 @@
 python benchmarks/show_batches.py
 """
 
-import argparse
 import itertools
 import pathlib
 import runpy
 import tempfile
 
 import numpy as np
+import program_flags
 
 from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
@@ -128,7 +128,5 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
+    program_flags.make_parser(__doc__).parse_args()
     print(table(), end="")

@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable
 import interleaved_timing
 import jax
 import numpy as np
+import program_flags
 import training_steps
 
 from bert_jax import config as config_lib
@@ -379,49 +380,15 @@ def draw(values: argparse.Namespace):
 def make_parser(description: str):
     """Return a parser of the flags that comparisons share.
 
-    Also return a function that adds a flag with its default and its help, and a
-    function from known names to the type of a list of them.
+    Also return a function that adds a flag with its default and its help.
     """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program_flags.make_parser(description)
 
     def add(name, default, text, **options):
-        of_default = str if isinstance(default, str) else positive(type(default))
+        kind = type(default)
+        of_default = str if kind is str else program_flags.positive(kind)
         options = {"type": of_default, **options}
         parser.add_argument(f"--{name}", default=default, help=text, **options)
-
-    def positive(number):
-        def read(text):
-            if not (value := number(text)) > 0:
-                raise argparse.ArgumentTypeError(f"{text} is not positive")
-            return value
-
-        read.__name__ = number.__name__  # for argparse's message
-        return read
-
-    def names_of(known):
-        def names(text):
-            given = [name for name in text.split(",") if name]
-            if unknown := set(given) - set(known):
-                raise argparse.ArgumentTypeError(
-                    f"unknown: {', '.join(sorted(unknown))}; there are "
-                    f"{', '.join(known)}"
-                )
-            return given
-
-        return names
-
-    def file_of_pairs(text):
-        # Read after each run: standard input would be empty then.
-        if text and not pathlib.Path(text).is_file():
-            raise argparse.ArgumentTypeError(f"there is no file {text}")
-        try:
-            if text:
-                list(minimal_pair_files.read(text))
-        except UserError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-        return text
 
     parser.add_argument("--corpus", required=True, help="from run.build_corpus")
     parser.add_argument("--output", required=True, help="folder for all runs")
@@ -432,14 +399,27 @@ def make_parser(description: str):
     add("timed_steps", 10, "in a round")
     add("picture", "", "file for the picture")
     parser.add_argument("--smoke", action="store_true", help="smallest shapes, to try")
-    return parser, add, names_of
+    return parser, add
+
+
+def file_of_pairs(text: str) -> str:
+    """Return the name of a file of minimal pairs, which is read after each run."""
+    # Standard input would be empty then.
+    if text and not pathlib.Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    try:
+        if text:
+            list(minimal_pair_files.read(text))
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags."""
-    parser, add, names_of = make_parser(__doc__)
+    parser, add = make_parser(__doc__)
     without_teacher = [name for name in ROWS if not has_teacher(name)]
-    add("rows", without_teacher, "some of the rows", type=names_of(ROWS))
+    add("rows", without_teacher, "some of the rows", type=program_flags.names_of(ROWS))
     add("teacher", "", "checkpoint that the row with a teacher imitates")
     add("steps", 18_000, "of the first row, whose time is the budget")
     values = parser.parse_args(arguments)

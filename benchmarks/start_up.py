@@ -9,13 +9,14 @@ line that the program prints to the next. Unknown arguments are passed on to the
 program.
 """
 
-import argparse
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
+
+import program_flags
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -39,9 +40,7 @@ def start(command):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program_flags.make_parser(__doc__)
     parser.add_argument("--corpus", required=True, help="from run.build_corpus")
     values, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -11,11 +11,10 @@ schedule, and all parameters are decayed. Nothing runs: the step is compiled and
 measured as `run.plan --schedule` measures ours, whose command is in docs/results.md.
 """
 
-import argparse
-
 import jax
 import jax.numpy as jnp
 import optax
+import program_flags
 
 from bert_jax.planning import cost, hlo, schedule, topology
 
@@ -45,9 +44,7 @@ def train_step(model, optimizer):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program_flags.make_parser(__doc__)
     parser.add_argument("--topology", default="v5e:1x1")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--length", type=int, default=128)

@@ -17,7 +17,6 @@ report names it. More minutes, or fewer `--cases`, give each side more turns.
 Utilisation counts the operations that the model needs, the same for both sides.
 """
 
-import argparse
 import importlib.util
 import json
 import os
@@ -27,6 +26,7 @@ import sys
 import time
 
 import interleaved_timing
+import program_flags
 import training_steps
 
 from bert_jax.run import huge_pages
@@ -121,24 +121,19 @@ def summary(case, seconds, count, sides, kind):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program_flags.make_parser(__doc__)
     parser.add_argument("--accelerator", action="store_true", help="not the CPU")
     parser.add_argument("--cases", help="some cases, with commas")
-    parser.add_argument("--tokens", type=int, help="of a batch")
-    parser.add_argument("--minutes", type=float, help="for all; default 5, GPU 9.5")
-    parser.add_argument("--cores", type=int, default=2)
+    whole, number = program_flags.positive(int), program_flags.positive(float)
+    parser.add_argument("--tokens", type=whole, help="of a batch")
+    parser.add_argument("--minutes", type=number, help="for all; default 5, GPU 9.5")
+    parser.add_argument("--cores", type=whole, default=2)
     parser.add_argument("--output", help="file for the report")
     parser.add_argument("--side", help="for the script's own use")
     values = parser.parse_args()
     if values.side:
         serve(values.side, make_case(values.cases, values))
         return
-    for name in ("tokens", "minutes", "cores"):
-        given = getattr(values, name)
-        if given is not None and not given > 0:
-            parser.error(f"argument --{name}: {given} is not positive")
     names = [*(ACCELERATOR_CASES if values.accelerator else CASES)]
     names = values.cases.split(",") if values.cases else names
     sizes = "|".join(training_steps.SIZES)

@@ -7,9 +7,8 @@ under the frequencies of the training text (one added to each count), and loss a
 accuracy of masked tokens without context, as runs report them.
 """
 
-import argparse
-
 import numpy as np
+import program_flags
 
 from bert_jax import config as config_lib
 from bert_jax.corpus import shards
@@ -49,9 +48,7 @@ def row(folder: str) -> str:
 
 def main() -> None:
     """Print a row for each corpus."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program_flags.make_parser(__doc__)
     parser.add_argument("corpora", nargs="+", metavar="CORPUS")
     for given in parser.parse_args().corpora:
         print(row(given))
