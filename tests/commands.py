@@ -73,6 +73,11 @@ def call(name, *flags):
     )
 
 
+def call_function(run, *arguments):
+    """Run a function in this process, as an entrypoint without flags of its own."""
+    return _call(lambda: command_line.main(run, lambda: None), "program", *arguments)
+
+
 def call_benchmark(name, *flags):
     """Run a program of benchmarks/ in this process."""
     path = str(ROOT / f"benchmarks/{name}.py")
