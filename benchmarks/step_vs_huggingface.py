@@ -71,11 +71,8 @@ def prepare(values):
         # Processes inherit the affinity, so all sides have the same cores.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: values.cores])
         pages = {huge_pages.VARIABLE: huge_pages.VALUE}
-        return (
-            [*training_steps.SIDES],
-            {**os.environ, "JAX_PLATFORMS": "cpu", **pages},
-            "cpu",
-        )
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", **pages}
+        return [*training_steps.SIDES], environment, "cpu"
     # Asked in a process of its own, which then gives the device back.
     command = "import jax; print(jax.devices()[0].device_kind)"
     done = subprocess.run(
