@@ -461,22 +461,7 @@ def test_a_large_checkpoint_may_take_longer_to_save(tmp_path, monkeypatch):
             checkpoints.close()
 
 
-# ---- disks and corpora
-
-
-def test_checkpoints_that_are_gone(undisturbed, corpus, tmp_path):
-    """A run that had checkpoints never starts from scratch, and keeps its reports."""
-    workdir = tmp_path / "run"
-    shutil.copytree(undisturbed(1, 1), workdir)
-    before = (workdir / "metrics.jsonl").read_bytes()
-    flags = runs.pretrain(corpus, workdir)[3:]
-    (workdir / "checkpoints").rename(tmp_path / "elsewhere")
-    refused = commands.call("pretrain", *flags)
-    commands.assert_refused(refused, "had checkpoints, and now there is none; put")
-    assert (workdir / "metrics.jsonl").read_bytes() == before
-    (workdir / "config.json").unlink()
-    refused = commands.call("pretrain", *flags, "--config.seed=5")
-    commands.assert_refused(refused, "holds a run, but not its config.json; put it ba")
+# ---- disks
 
 
 @pytest.mark.slow

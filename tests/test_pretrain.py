@@ -3,6 +3,7 @@
 import functools
 import json
 import random
+import shutil
 import signal
 import time
 
@@ -120,3 +121,16 @@ def test_workdirs_of_others_are_left_alone(undisturbed, corpus, tmp_path):
         refused = call(corpus, tmp_path / name)
         assert_refused(refused, f"{name} is a file or a broken link; give a folder")
     assert_refused(call(corpus, tmp_path / ("x" * 300)), "File name too long")
+
+
+def test_checkpoints_that_are_gone(undisturbed, corpus, tmp_path):
+    """A run that had checkpoints never starts from scratch, and keeps its reports."""
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    (workdir / "checkpoints").rename(tmp_path / "elsewhere")
+    refused = call(corpus, workdir, *LONG_RUN)
+    assert_refused(refused, "had checkpoints, and now there is none; put")
+    assert metrics(workdir) == metrics(undisturbed)
+    (workdir / "config.json").unlink()
+    refused = call(corpus, workdir, *LONG_RUN, "--config.seed=5")
+    assert_refused(refused, "holds a run, but not its config.json; put it ba")
