@@ -30,9 +30,9 @@ os.execv(command[0], command)
 """
 
 
-def environment(devices=1):
-    """That of a process with some devices."""
-    return {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
+def environment():
+    """That of a process with one device."""
+    return {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
 
 
 def command(name, *flags):

@@ -54,10 +54,10 @@ def pretrain(corpus, workdir, *flags, recipe=RECIPE):
 class Watched:
     """A command under way, whose lines are read as they come."""
 
-    def __init__(self, command, devices=1):
+    def __init__(self, command):
         self.process = subprocess.Popen(
             command,
-            env=environment(devices),
+            env=environment(),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -106,16 +106,16 @@ class Watched:
         return status
 
 
-def run(command, devices=1):
+def run(command):
     """Run a command to its end."""
-    watched = Watched(command, devices)
+    watched = Watched(command)
     watched.end()
     return watched
 
 
-def succeed(command, devices=1):
+def succeed(command):
     """Run a command to its end, and check that it succeeds."""
-    done = run(command, devices)
+    done = run(command)
     assert done.process.returncode == 0, done.text
     return done
 
