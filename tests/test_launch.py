@@ -75,9 +75,10 @@ class Launched:
         self.calls_file = folder / "calls"
         self.home = folder / "home"
         self.home.mkdir()
-        for name in ("gcloud", "kubectl", "xpk", "srun", "scontrol", "sudo"):
-            self.stand_in(self.bin / name)
-        for name in ("python", "python3", "python3.11"):
+        for name in (
+            *("gcloud", "kubectl", "xpk", "srun", "scontrol", "sudo"),
+            *("python", "python3", "python3.11"),
+        ):
             self.stand_in(self.bin / name)
         (self.bin / "sbatch").write_text(SBATCH)
         (self.bin / "sbatch").chmod(0o755)
@@ -412,21 +413,11 @@ def test_one_run_at_a_time_with_stacks_and_stop(launched, worker):
 
 
 def git(folder, *arguments):
-    environment = {
-        **os.environ,
-        **{f"GIT_{who}_NAME": "n" for who in ("AUTHOR", "COMMITTER")},
-        **{f"GIT_{who}_EMAIL": "e" for who in ("AUTHOR", "COMMITTER")},
-        "GIT_CONFIG_GLOBAL": os.devnull,
-    }
-    result = subprocess.run(
-        ["git", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return result.stdout.strip()
+    command = ["git", "-c", "user.name=n", "-c", "user.email=e", *arguments]
+    environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull}
+    return subprocess.check_output(
+        command, cwd=folder, env=environment, text=True
+    ).strip()
 
 
 def test_install_on_a_worker(launched, tmp_path):
