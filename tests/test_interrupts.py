@@ -102,16 +102,15 @@ def wrapped(flags, number):
     return [sys.executable, "-c", script, *flags]
 
 
-@pytest.mark.parametrize("first", ["exit_on_request", "kill"])
-def test_a_request_between_two_phases_ends_the_process(first):
-    lines = [
-        "requests.save_on_request()",
-        "os.kill(os.getpid(), signal.SIGTERM)",
-        "requests.exit_on_request()",
-    ]
-    if first == "exit_on_request":
-        lines[1:] = lines[:0:-1]
-    second = "; ".join(lines)
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "os.kill(os.getpid(), signal.SIGTERM); requests.exit_on_request()",
+        "requests.exit_on_request(); os.kill(os.getpid(), signal.SIGTERM)",
+    ],
+)
+def test_a_request_between_two_phases_ends_the_process(lines):
+    second = f"requests.save_on_request(); {lines}"
     watched = start(ASKED.format(first="", second=second, numbers=[], wait=10_000))
     assert watched.end() == 75
     assert watched.lines[-1] == "stopped; the same command continues\n"
