@@ -154,12 +154,11 @@ def assert_equals_plain(case, got, plain=plain):
 @pytest.mark.parametrize(
     ("attend", "case"),
     [
-        (by_kernel, Case(4, 32, rate=0.1, documents=True)),
         (by_kernel, Case(1, 128, length=256, rate=0.5, documents=True, causal=True)),
         (by_kernel, Case(16, 64, rows=1, rate=0.1)),  # in two programs of the grid
         (by_kernel, Case(length=256, rate=0.1, window=20, documents=True)),
         (by_kernel, Case(rate=0.1, dtype=HALF)),
-        (by_kernel, Case(4, 32, length=256, rotary=True, documents=True, key_heads=2)),
+        (by_kernel, Case(4, 32, 256, 3, 0.1, rotary=True, documents=True, key_heads=2)),
         (by_kernel, Case(1, 128, rate=0.1, rotary=True)),
         # Queries meet some blocks of keys only.
         (by_kernel, Case(1, 128, 512, 2, rotary=True, window=64, documents=True)),

@@ -97,8 +97,7 @@ def assert_equals_plain(got, c, **options):
     [
         (4, 64, 256),  # in two programs for each row
         pytest.param(4, 32, 128, marks=pytest.mark.runs),
-        pytest.param(2, 64, 384, marks=pytest.mark.runs),
-        pytest.param(1, 128, 512, marks=pytest.mark.runs),
+        pytest.param(1, 128, 384, marks=pytest.mark.runs),
     ],
 )
 def test_kernel_equals_plain_operations(heads, head_size, length, simulated_kernels):

@@ -148,7 +148,6 @@ def test_a_causal_encoder_does_not_look_ahead():
 @pytest.mark.parametrize(
     "changes, count",
     [
-        ({}, 4),
         ({}, 1),
         ({"causal": True, "remat": "attention"}, 4),
         ({"positions": "disentangled", "remat": "attention"}, 4),
