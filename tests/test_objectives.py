@@ -190,15 +190,6 @@ def test_rows_of_weight_0_do_not_count(name):
         assert_trees_close(again[metric], got[metric], 1e-5)
 
 
-def test_regression_takes_the_square_of_the_error():
-    objective, params = OBJECTIVES["regression"], random_params("regression")
-    batch = small_batch("regression")
-    predicted = np.asarray(objective.outputs(params, batch)["predictions"])
-    expected = batch["weights"] * np.square(predicted - batch["labels"])
-    got = sums_of(objective, params, batch)["regression_loss"]
-    assert float(got.sum) == pytest.approx(float(expected.sum()), rel=1e-5)
-
-
 @each
 def test_dropout_and_sampling_have_separate_keys(name):
     batch = small_batch(name)
