@@ -94,10 +94,10 @@ def was_inside(kind, workdir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("processes", "life"), [(1, 0), (1, 1), (1, 2), (4, 3)], ids=str
+    "processes", [1, 1, 1, 4], ids=lambda processes: f"{processes} processes"
 )
 def test_killed_five_times_ends_like_undisturbed(
-    processes, life, undisturbed, corpus, tmp_path
+    processes, undisturbed, corpus, tmp_path
 ):
     """Twenty kills in four runs. Of four processes, one is killed."""
     rng = random.Random(time.time_ns())
@@ -322,13 +322,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     again = open_checkpoints(folder)
     assert equal(again.restore(shapes), again_second)
     assert not capsys.readouterr().err
-    # If none can be used, all stay.
-    for step_folder in ("1", "2"):
-        cut(folder / step_folder, "_CHECKPOINT_METADATA")
-    with pytest.raises(UserError, match="none of the checkpoints .* left as they are"):
-        again.restore(shapes)
     again.close()
-    assert {"1", "2"} <= {path.name for path in folder.iterdir()}
 
 
 @pytest.mark.slow
@@ -432,12 +426,14 @@ def test_a_store_that_refuses_a_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_of_another_model_is_named_by_a_parameter(two_checkpoints, capsys):
+    """If none can be used, all stay."""
     folder, shapes, _, _ = two_checkpoints
     wider = jax.tree.map(lambda leaf: leaf.update(shape=(*leaf.shape, 2)), shapes)
     checkpoints = open_checkpoints(folder)
-    with pytest.raises(UserError, match="none of the checkpoints"):
+    with pytest.raises(UserError, match="none of the checkpoints .* left as they are"):
         checkpoints.restore(wider)
     checkpoints.close()
+    assert {"1", "2"} <= {path.name for path in folder.iterdir()}
     assert capsys.readouterr().err.splitlines()[0] == (
         f"checkpoint {folder / '2'} cannot be used: encoder/embeddings/layer_norm/bias "
         "has shape (32,), the model wants (32, 2)"
