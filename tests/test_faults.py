@@ -445,7 +445,7 @@ def test_a_large_checkpoint_may_take_longer_to_save(tmp_path, monkeypatch):
     clock = types.SimpleNamespace(time=lambda: time.time() + 360)
     monkeypatch.setattr(compatibility, "time", clock)
     _, state = make_state(1)
-    for size, name in ((0, "small"), (10**9, "large")):
+    for size, name in ((0, "small"), (10**11, "large")):
         checkpoints = checkpoint.Checkpoints(tmp_path / name, 1, metadata(), size=size)
         checkpoints.save(1, state, TINY, {})
         if size:
