@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import TINY, assert_close, batch_of, params_of
+from toy import TINY, assert_close, batch_of, params_of, sums_of
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, storage
@@ -247,9 +247,7 @@ def test_loss_and_accuracy_by_hand(batch, params):
     assert (outputs[~is_there] == -1e9).all()
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     losses = -np.log(probabilities[np.arange(ROWS), batch["labels"]])
-    got = jax.jit(OBJECTIVE.sums)(
-        params, batch, dropout_keys=None, sampling_keys=jnp.zeros(ROWS, jnp.uint32)
-    )
+    got = sums_of(OBJECTIVE, params, batch)
     assert got["choice_loss"].count == OBJECTIVE.counts(batch)["choice_loss"] == 3
     assert float(got["choice_loss"].sum) == pytest.approx(losses[:3].sum(), rel=1e-5)
     correct = (logits.argmax(1) == np.asarray(batch["labels"]))[:3].sum()

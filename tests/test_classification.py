@@ -5,13 +5,12 @@ import gzip
 import itertools
 import json
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib import colormaps, image
-from toy import TINY
+from toy import TINY, batch_of, params_of, sums_of
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
@@ -110,28 +109,18 @@ def test_balanced_weights_are_inverse_frequencies():
 @pytest.mark.parametrize("has_probabilities", [False, True])
 def test_the_loss_with_weights_and_smoothing_is_the_formula(has_probabilities):
     """Against NumPy in float64: mean over classes of -q log p, weighted by labels."""
-    rng = np.random.default_rng(0)
     e, w = 0.3, (0.5, 2.0, 1.5)
     objective = objectives.Classification(TINY, 3, w, e, has_probabilities)
-    batch = {
-        "input_ids": jnp.asarray(rng.integers(5, TINY.vocab_size, (6, 10)), jnp.int32),
-        "attention_mask": jnp.ones((6, 10), bool),
+    batch = batch_of(objective, 6) | {
         "labels": jnp.array([0, 1, 2, 2, 0, 1], jnp.int32),
         "weights": jnp.array([1, 1, 1, 1, 1, 0], jnp.float32),
     }
     given = np.eye(3)[batch["labels"]]
     if has_probabilities:
-        given = 0.6 * given + 0.4 * rng.dirichlet(np.ones(3), 6)
+        given = 0.6 * given + 0.4 * np.random.default_rng(0).dirichlet(np.ones(3), 6)
         batch["probabilities"] = jnp.asarray(given, jnp.float32)
-    assert batch.keys() - {"attention_mask"} == (
-        objective.batch_shapes(6, 10).keys() - {"attention_mask", "segment_ids"}
-    )
-    params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
-    # Logits far from 0 and from each other.
-    params["classifier"] = jax.tree.map(lambda x: 40 * x, params["classifier"])
-    keys = jnp.zeros(6, jnp.uint32)  # nothing is drawn
-    measure = jax.jit(objective.sums)
-    got = measure(params, batch, dropout_keys=None, sampling_keys=keys)
+    params = params_of(objective.init, scale=0.2)
+    got = sums_of(objective, params, batch)
     outputs = jax.jit(objective.outputs)(params, batch)
     logits = np.asarray(outputs["logits"], np.float64)
     assert np.ptp(logits) > 1
