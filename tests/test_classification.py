@@ -1,7 +1,6 @@
 """Classes and numbers: labels, rows, metrics, files and the picture."""
 
 import dataclasses
-import gzip
 import itertools
 import json
 
@@ -21,7 +20,6 @@ from bert_jax.tasks import (
     classification_scores,
     confusion,
     labelled_texts,
-    task_files,
     token_rows,
 )
 from bert_jax.tasks.labelled_texts import Example
@@ -210,31 +208,6 @@ def test_rows_without_labels_have_the_same_tokens(target, wordpiece, tmp_path):
     metric = "pearson" if target == "number" else "accuracy"
     assert changed.scores("test", right)[metric] == 1
     assert changed.scores("test", wrong)[metric] == (-1 if target == "number" else 0)
-
-
-def test_unusual_files_are_read(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_bytes("text\tlabel\r漢字\tя\r".encode())
-    assert labelled_texts.read(path) == [Example("漢字", "", "я")]
-    path.write_bytes("text\tlabel\n漢字\tя\n".encode("utf-16"))
-    with pytest.raises(UserError, match="is UTF-16; iconv -f UTF-16 -t UTF-8 conv"):
-        labelled_texts.read(path)
-    path.write_bytes(gzip.compress(b"text\tlabel\n"))
-    with pytest.raises(UserError, match="is compressed; let its name end in .gz"):
-        labelled_texts.read(path)
-    path.write_bytes("text\tlabel\ncafé\tx\n".encode("latin1"))
-    with pytest.raises(UserError, match="line 2: not UTF-8 .*; iconv -f LATIN1 -t UTF"):
-        labelled_texts.read(path)
-    long = "字" * 200_000
-    (tmp_path / "a.csv").write_text(f"text,label\n{long},я\n")
-    assert labelled_texts.read(tmp_path / "a.csv") == [Example(long, "", "я")]
-
-
-def test_a_missing_file_is_named_once(tmp_path):
-    path = tmp_path / "none.tsv"
-    with pytest.raises(UserError) as error:
-        task_files.read(path)
-    assert str(error.value) == f"cannot read {path}: No such file or directory"
 
 
 def test_pairs_and_single_texts_do_not_mix(wordpiece, tmp_path):

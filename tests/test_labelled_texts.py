@@ -46,6 +46,18 @@ def refusal(path, *columns, **options):
             b"PAR1\xff\x00\x00\n",
             "Parquet file; for a corpus use --format=parquet, el",
         ),
+        (
+            "a.tsv",
+            "text\tlabel\n漢字\tя\n".encode("utf-16"),
+            "is UTF-16; iconv -f UTF-16 -t UTF-8 conv",
+        ),
+        ("a.tsv", COMPRESS[".gz"](b"text\n"), "is compressed; let its name end in .gz"),
+        (
+            "a.tsv",
+            "text\tlabel\ncafé\tx\n".encode("latin1"),
+            "line 2: not UTF-8 (invalid continuation byte at byte 14 of the file); "
+            "iconv -f LATIN1 -t UTF-8",
+        ),
         ("a.tsv.zst", COMPRESS[".zst"](b"text\tlabel\nx\t1\n")[:-9], "cannot read"),
     ],
 )
@@ -62,14 +74,24 @@ def test_files_in_an_object_store():
     assert "memory://texts/b.tsv" in refusal("memory://texts/b.tsv")
 
 
-def test_quotes_carriage_returns_and_byte_order_marks(tmp_path):
+def test_a_missing_file_is_named_once(tmp_path):
+    path = tmp_path / "none.tsv"
+    assert refusal(path) == f"cannot read {path}: No such file or directory"
+
+
+def test_quotes_line_ends_byte_order_marks_and_long_fields(tmp_path):
     path = tmp_path / "a.tsv"
     text = '\ufeffid\ttext_a\ttext_b\tlabel\r\n7\t"a\tb"\tyes\r\n\r\n'
     path.write_bytes(text.encode())
     assert labelled_texts.read(path) == [Example('"a', 'b"', "yes")]
+    path.write_bytes("text\tlabel\r漢字\tя\r".encode())
+    assert labelled_texts.read(path) == [Example("漢字", "", "я")]
     path = tmp_path / "a.csv"
     path.write_bytes(b'text,label\r\n"two\r\nlines",1\r\n')
     assert labelled_texts.read(path) == [Example("two\r\nlines", "", "1")]
+    long = "字" * 200_000  # csv has a limit of 131,072 by default
+    path.write_text(f"text,label\n{long},я\n")
+    assert labelled_texts.read(path) == [Example(long, "", "я")]
 
 
 @pytest.mark.parametrize("ending", ["", *COMPRESS])
