@@ -225,19 +225,18 @@ def test_mistaken_pairs_are_refused_with_their_line(trained, tmp_path, line, mes
 
 
 @pytest.mark.parametrize(
-    ("output", "message"),
+    ("flag", "message"),
     [
-        ("gs://bucket/x", "--output=gs://bucket/x must be a local folder"),
-        ("pairs.jsonl", "pairs.jsonl is a file or a broken link; give a"),
+        ("--output=gs://bucket/x", "--output=gs://bucket/x must be a local folder"),
+        ("--output=pairs.jsonl", "pairs.jsonl is a file or a broken link; give a"),
+        ("--group_by=x", "--group_by=x: no pair has this field; the first one has"),
     ],
 )
-def test_wrong_outputs_are_refused_before_scoring(
-    output, message, tmp_path, monkeypatch
-):
+def test_wrong_flags_are_refused_before_scoring(flag, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pair = {"sentence_good": "the cat sat", "sentence_bad": "the sat cat"}
     (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
-    flags = "--init_from=none", "--file=pairs.jsonl", f"--output={output}"
+    flags = "--init_from=none", "--file=pairs.jsonl", flag
     assert_refused(call("minimal_pairs", *flags), message)
 
 
@@ -251,12 +250,3 @@ def test_items_that_are_no_pairs_are_refused(trained):
         with pytest.raises(prediction.TextError, match=message) as error:
             list(model.score_pairs(items))
         assert error.value.index == index
-
-
-@pytest.mark.parametrize("trained", ["masked"], indirect=True)
-def test_a_group_that_no_pair_has_is_refused(trained, tmp_path):
-    path = tmp_path / "pairs.jsonl"
-    path.write_text('{"sentence_good": "au", "sentence_bad": "av"}\n')
-    flags = f"--init_from={trained[1]}", f"--file={path}", "--group_by=other"
-    done = call("minimal_pairs", *flags)
-    assert_refused(done, "--group_by=other: no pair has this field; the first one has")
