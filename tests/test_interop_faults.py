@@ -377,32 +377,28 @@ def test_pipelines_that_cannot_be_used_are_refused(case, part, values, message, 
         assert tokenizer.pair_separators == [3, 3]
 
 
-def test_settings_that_contradict_the_pipeline_are_refused(folder):
+@pytest.mark.parametrize(
+    ("steps", "name", "value", "reason"),
+    [
+        ([], "do_lower_case", False, "lowercase is True"),
+        ([], "strip_accents", False, "strip_accents is True"),
+        ([], "tokenize_chinese_chars", False, "handle_chinese_chars is True"),
+        (["Lowercase"], "do_lower_case", False, "has the step Lowercase"),
+        (["StripAccents"], "keep_accents", True, "has the step StripAccents"),
+    ],
+)
+def test_settings_that_contradict_the_pipeline_are_refused(
+    steps, name, value, reason, folder
+):
     """`transformers` would change the pipeline by them."""
     source = folder("bare")
-    for name, value in (
-        ("do_lower_case", False),
-        ("strip_accents", False),
-        ("tokenize_chinese_chars", False),
-    ):
-        edit(source / "tokenizer_config.json", **{name: value})
-        refused(source, f"{name} is False in tokenizer_config.json, and ")
-        edit(source / "tokenizer_config.json", **{name: None})
-    checkpoints.find(source)
-
-
-def test_steps_that_contradict_the_settings_are_refused(folder):
-    source = folder("bare")
-    path = source / "tokenizer.json"
-    steps = [{"type": "Lowercase"}, {"type": "StripAccents"}]
-    edit(path, normalizer={"type": "Sequence", "normalizers": steps})
-    for name, value, step in (
-        ("do_lower_case", False, "Lowercase"),
-        ("keep_accents", True, "StripAccents"),
-    ):
-        edit(source / "tokenizer_config.json", **{name: value})
-        refused(source, f"{name} is {value} in .* has the step {step}; make them agree")
-        edit(source / "tokenizer_config.json", **{name: not value})
+    if steps:
+        normalizers = [{"type": step} for step in steps]
+        normalizer = {"type": "Sequence", "normalizers": normalizers}
+        edit(source / "tokenizer.json", normalizer=normalizer)
+    edit(source / "tokenizer_config.json", **{name: value})
+    refused(source, f"{name} is {value} in tokenizer_config.json, .*{reason}.*; make")
+    edit(source / "tokenizer_config.json", **{name: not value})
     checkpoints.find(source)
 
 
