@@ -98,29 +98,6 @@ def test_simple_task_is_learned_and_reported(finetuned, pretrained, task):
     assert evaluated["accuracy"] == pytest.approx(results["accuracy"])
 
 
-@pytest.mark.runs
-def test_a_student_learns_from_the_probabilities_of_a_teacher(
-    finetuned, pretrained, task, tmp_path
-):
-    """On texts without labels, from the file that docs/tasks.md shows."""
-    folder, results, _ = finetuned
-    rows = pathlib.Path(task["train"]).read_text(encoding="utf-8").splitlines()[1:]
-    texts = [row.split("\t")[0] for row in rows]
-    answers = prediction.load(str(folder)).classify(texts)
-    lines = [
-        json.dumps({"text": text, "label": answer.probabilities}) + "\n"
-        for text, answer in zip(texts, answers, strict=True)
-    ]
-    (tmp_path / "train.jsonl").write_text("".join(lines))
-    files = task | {"train": str(tmp_path / "train.jsonl")}
-    student = finetuning.finetune(
-        make_config(pretrained, files), str(tmp_path / "student")
-    )
-    assert student["accuracy"] > 0.9
-    assert student["labels"] == results["labels"]
-    assert student["train_examples"] == len(texts)
-
-
 def test_finished_run_reports_again_without_its_source(finetuned):
     folder, results, made = finetuned
     before = (folder / "metrics.jsonl").read_text()

@@ -26,6 +26,9 @@ FILES = {
     "embedding/eval.csv": "text_a,text_b\nis it,the value\nof,to\nin,a value\n",
     "embedding/test.csv": "text_a,text_b\nis it,the value\n",
 }
+for _set in ("train", "eval", "test"):
+    _rows = ({"text": "the value", "label": {"x": p, "y": 1 - p}} for p in (0.25, 1))
+    FILES[f"soft labels/{_set}.jsonl"] = "\n".join(map(json.dumps, _rows))
 for _name, _labels in (("classification", "xyz"), ("regression", ["0.5", "2", "-1"])):
     for _set, _count in (("train", 20), ("eval", 10), ("test", 10)):
         _rows = [f"the {_set} {i}\t{_labels[i % 3]}\n" for i in range(_count)]
@@ -49,6 +52,7 @@ def tasks(wordpiece, tmp_path_factory):
     classes = classification.Classification, config_lib.ClassificationConfig
     made = {
         "classification": make(*classes, "classification", ".tsv"),
+        "soft labels": make(*classes, "soft labels", ".jsonl"),
         "regression": make(*classes, "regression", ".tsv", target="number"),
         "tagging": make(tagging.Tagging, config_lib.TaggingConfig, "tagging", ""),
         "choice": make(choice.Choice, config_lib.ChoiceConfig, "choice", ".csv"),
@@ -70,8 +74,8 @@ def tasks(wordpiece, tmp_path_factory):
 
 
 NAMES = (
-    *("classification", "regression", "tagging", "choice", "embedding"),
-    *("squad 1.1", "squad 2.0"),
+    *("classification", "soft labels", "regression", "tagging", "choice"),
+    *("embedding", "squad 1.1", "squad 2.0"),
 )
 
 
