@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import ROOT, assert_refused, call, succeed
-from reference_logits import TOKENIZER, words
+from reference_logits import LENGTH, TOKENIZER, logits_of, words
 from saved import save
 from toy import TINY, batch_of, loss_and_gradient, params_of
 
@@ -236,14 +236,16 @@ def trained(request, tmp_path_factory):
 def test_vectors_match_the_model(trained):
     pool, folder, params, texts = trained
     model = prediction.load(str(folder))
-    encode = jax.jit(heads.make_encoder(TINY).apply)
-    for text, vector in zip(texts, model.embed(texts), strict=True):
-        ids = [TOKENIZER.cls_id, *TOKENIZER.encode(text)[:10], TOKENIZER.sep_id]
-        mask = np.ones((1, len(ids)), bool)
-        inputs = Inputs(jnp.array([ids]), jnp.asarray(mask))
-        hidden = encode({"params": params["encoder"]}, inputs).hidden
-        expected = restated_vectors(np.asarray(hidden), mask, pool)[0]
-        np.testing.assert_allclose(vector, expected, atol=2e-6)
+    rows = [text.split()[:10] for text in texts]
+    hidden = logits_of(
+        heads.make_encoder(TINY),
+        params["encoder"],
+        [(row, []) for row in rows],
+        method=lambda encoder, inputs: encoder(inputs).hidden,
+    )
+    mask = np.arange(LENGTH) < np.array([[len(row) + 2] for row in rows])
+    expected = restated_vectors(hidden, mask, pool)
+    np.testing.assert_allclose(model.embed(texts), expected, atol=2e-6)
     assert model.embed([]).shape == (0, TINY.hidden_size)
 
 
