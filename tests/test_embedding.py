@@ -288,12 +288,16 @@ def test_pairs_are_learned_from_the_command_line(pretrained, tmp_path):
     flags = [f"--config={ROOT}/configs/embedder.py:smoke", "--config.epochs=4"]
     flags += [f"--config.init_from={pretrained}", f"--workdir={tmp_path / 'run'}"]
     flags += ["--config.batch_size=16", "--config.optimizer.learning_rate=2e-3"]
+    flags += ["--config.loop.eval_every=0", "--config.loop.checkpoint_every=0"]
+    flags.append("--config.random_init=True")
     for name, count in (("train", 320), ("eval", 24)):
         lines = [pair(i) for i in range(count)]
         (tmp_path / f"{name}.tsv").write_text("text_a\ttext_b\n" + "".join(lines))
         flags.append(f"--config.task.{name}={tmp_path / name}.tsv")
     done = succeed("finetune_embedder", *flags)
+    assert "\nexamples: 24, train_examples: 320\n" in done.stderr
     results = json.loads(done.stdout)
+    assert results["init_from"] == "random"
     assert results["recall_at_1"] > 0.5
     written = [
         json.loads(line)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 import runs
-from commands import ROOT, assert_refused, call, succeed
+from commands import ROOT, assert_refused, call
 from toy import state_of
 
 from bert_jax import config, finetuning, prediction, warm_start
@@ -214,23 +214,6 @@ def test_top_layers_are_reinitialised(begin, pretrained):
 def test_invalid_configs_are_refused(changes, message, pretrained, task, tmp_path):
     with pytest.raises(UserError, match=message):
         finetuning.finetune(make_config(pretrained, task, **changes), str(tmp_path))
-
-
-@pytest.mark.runs
-def test_from_the_command_line(pretrained, task, tmp_path):
-    flags = [
-        f"--config={ROOT}/configs/classifier.py:smoke",
-        f"--config.task.train={task['train']}",
-        f"--config.task.eval={task['eval']}",
-        f"--config.init_from={pretrained}",
-        "--config.random_init=True",
-        *("--config.lengths=1", "--config.loop.checkpoint_every=0"),
-        f"--workdir={tmp_path / 'run'}",
-    ]
-    done = succeed("finetune_classifier", *flags)
-    results = json.loads(done.stdout)
-    assert (results["examples"], results["init_from"]) == (40, "random")
-    assert "\nexamples: 40, train_examples: 200\n" in done.stderr
 
 
 def test_the_command_asks_for_what_is_missing(pretrained, task, tmp_path):
