@@ -427,6 +427,15 @@ def test_one_run_and_several_need_folders_of_their_own(
         finetuning.finetune(config, str(tmp_path))
 
 
+@pytest.mark.slow
+def test_a_run_of_several_equals_one_alone(pretrained, task, tmp_path):
+    several = make_config(pretrained, task, epochs=0.2, repeats=2, seed=5)
+    finetuning.finetune(several, str(tmp_path / "several"))
+    alone = make_config(pretrained, task, epochs=0.2, seed=6)
+    finetuning.finetune(alone, str(tmp_path / "alone"))
+    runs.assert_same_end(tmp_path / "several/seed-6", tmp_path / "alone")
+
+
 def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch):
     (old,) = (pretrained / "checkpoints").iterdir()
     begun = []
