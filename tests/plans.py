@@ -25,6 +25,11 @@ def on_tpu(name, arrays):
     return [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place) for x in arrays]
 
 
+def compiled_text(lowered):
+    """Compile a program for TPUs, without JAX's cache, and return its text."""
+    return phase_lib._compile(lowered).as_text()
+
+
 def count_kernels(traced):
     """Count the kernels in a traced program for TPUs; for CPUs it has none."""
     on_cpus, on_tpus = (

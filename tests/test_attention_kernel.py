@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plans import count_kernels, on_tpu
+from plans import compiled_text, count_kernels, on_tpu
 
 from bert_jax import config
 from bert_jax.model import randomness, rotary
@@ -465,7 +465,7 @@ def test_kernel_compiles(name, case, monkeypatch):
     in_pieces = case.window and case.length > decisions.MAX_LENGTH
     attend = kernels_lib._tpu_pieces if in_pieces else by_kernel
     run = jax.jit(functools.partial(output_and_gradients, case, attend))
-    text = run.lower(*on_tpu(name, case.arrays())).compile().as_text()
+    text = compiled_text(run.lower(*on_tpu(name, case.arrays())))
     kernels = [line for line in text.splitlines() if "tpu_custom_call" in line]
     for name in ("attention_forward", "attention_backward"):
         assert any(name in line for line in kernels)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from plans import count_kernels, on_tpu
+from plans import compiled_text, count_kernels, on_tpu
 
 from bert_jax import config
 from bert_jax.model import cross_entropy
@@ -174,5 +174,5 @@ def test_kernels_compile(name, shape, size, columns):
         jax.ShapeDtypeStruct(shape, dtype)
         for shape, dtype in zip(shapes, types, strict=True)
     ]
-    text = jax.jit(by_kernel).lower(*on_tpu(name, arrays)).compile().as_text()
+    text = compiled_text(jax.jit(by_kernel).lower(*on_tpu(name, arrays)))
     assert "cross_entropy_forward" in text and "cross_entropy_backward" in text

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import runs
-from plans import fake_phase, fake_plan, needs_compiler, on_tpu
+from plans import compiled_text, fake_phase, fake_plan, needs_compiler, on_tpu
 from recipes import build, load
 
 from bert_jax import config as config_lib
@@ -599,9 +599,7 @@ def test_accuracy_needs_no_extra_pass_over_the_logits():
             return losses.mean(), is_correct(logits, labels)
 
         gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))
-        text = phase_lib._compile(
-            gradients.lower(*on_tpu("v4:2x2x1", shapes))
-        ).as_text()
+        text = compiled_text(gradients.lower(*on_tpu("v4:2x2x1", shapes)))
         return cost.measure(hlo.Program(text)).estimated
 
     without = cycles(lambda logits, labels: jnp.zeros(labels.shape))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from plans import count_kernels, on_tpu
+from plans import compiled_text, count_kernels, on_tpu
 
 from bert_jax import config
 from bert_jax.model import randomness
@@ -168,5 +168,5 @@ def test_kernel_compiles(name, shape, dtype):
         return output_and_gradients(by_kernel, encoder, *arrays, dropout_keys=keys)
 
     arrays = on_tpu(name, [*arrays_of(shape, dtype), keys_of(shape[0])])
-    text = jax.jit(run).lower(*arrays).compile().as_text()
+    text = compiled_text(jax.jit(run).lower(*arrays))
     assert "residual_forward" in text and "residual_backward" in text
