@@ -256,6 +256,7 @@ def test_a_teacher_needs_both_segments():
     """The checkpoint has its number of segments, so another field is to be set."""
     alone = dataclasses.replace(TEACHER, type_vocab_size=1)
     asked = config.DistillationConfig(segments="next_sentence", teacher_encoder=alone)
-    message = "teacher.type_vocab_size=1 .*; set objective.segments=full_sentences$"
+    field = "objective.teacher_encoder.type_vocab_size=1"
+    message = f"^{field} .*; set objective.segments=full_sentences$"
     with pytest.raises(UserError, match=message):
         config.check(config.PretrainConfig(objective=asked))

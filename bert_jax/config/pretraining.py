@@ -227,8 +227,9 @@ class PretrainConfig:
             types = each.type_vocab_size
             if objective.segments not in SINGLE_SEGMENTS and types < 2:
                 more = ", or the number to 2 or more" if name == "encoder" else ""
+                path = "objective.teacher_encoder" if name == "teacher" else name
                 raise UserError(
-                    f"{where}{name}.type_vocab_size={types} cannot tell the two "
+                    f"{where}{path}.type_vocab_size={types} cannot tell the two "
                     f"segments of {where}objective.segments={objective.segments!r} "
                     f"apart; set {where}objective.segments=full_sentences{more}"
                 )
