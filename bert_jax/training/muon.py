@@ -14,6 +14,7 @@ import math
 import re
 
 import jax
+import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers
 
@@ -43,7 +44,6 @@ def scale_by_muon(
     muon = optax.contrib.scale_by_muon(
         ns_steps=4,
         preconditioning="schatten",
-        eps=1e-16,  # smallest squared norm to divide by
         weight_dimension_numbers=functools.partial(
             parameters.map_with_path, dimension_numbers
         ),
@@ -59,6 +59,9 @@ def scale_by_muon(
         muon_state, rest_state = state
 
         def orthogonalise(gradients, momentum):
+            factors = jax.tree.map(_factors, gradients, momentum)
+            gradients = jax.tree.map(jnp.multiply, gradients, factors)
+            momentum = jax.tree.map(jnp.multiply, momentum, factors)
             of_layers = muon_state._replace(mu=momentum)
             products, _ = muon.update(gradients, of_layers)
             return parameters.map_with_path(_rescale, products)
@@ -86,6 +89,18 @@ def dimension_numbers(path: str, x: jax.Array) -> MuonDimensionNumbers:
     return MuonDimensionNumbers(
         tuple(range(1, first_column)), tuple(range(first_column, x.ndim))
     )
+
+
+def _factors(gradient: jax.Array, momentum: jax.Array) -> jax.Array:
+    """Return a power of two for each layer that brings the largest entry near 1.
+
+    Updates do not depend on the scale, but Optax's Schatten-4 norm is at least 1e-4,
+    whatever its `eps`. Gradients of queries and keys can be smaller than that.
+    """
+    dims = tuple(range(1, gradient.ndim))
+    largest = jnp.maximum(abs(gradient), abs(momentum)).max(dims, keepdims=True)
+    _, exponent = jnp.frexp(largest)
+    return jnp.ldexp(jnp.float32(1), -jnp.maximum(exponent, -100))
 
 
 def _rescale(path: str, x: jax.Array) -> jax.Array:
