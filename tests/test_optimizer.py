@@ -147,7 +147,7 @@ def reference_update(c, step, params, grads, m, v):
         ("stable_adamw", True, "linear", 1.0, 1.0, 1e-6),
         ("lamb", False, "original", 1.0, 1.0, 1e-6),
         ("muon", True, "linear", 1.0, 1.0, 1e-4),
-        ("muon", True, "linear", 1.0, 1e-8, 1e-4),
+        ("muon", True, "linear", 1.0, 1e-6, 1e-4),
     ],
 )
 def test_updates_are_those_of_the_restatement(

@@ -14,7 +14,6 @@ import math
 import re
 
 import jax
-import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers
 
@@ -27,6 +26,10 @@ _KERNEL = re.compile(r"(^|/)layers/(.*[/_])?kernel$")
 # Root mean square of an entry of the updates. AdamW's is about the same, so that
 # both share learning rate and weight decay (Moonlight, section 2.2).
 _RMS = 0.2
+# Factor of gradients and momentum, which changes no update, but for one thing: whatever
+# its `eps`, Optax divides by 1e-4 if the Schatten-4 norm is smaller. That of queries
+# and keys can be 1e-6. A power of two; norms up to 1e4 do not overflow.
+_SCALE = 2.0**16
 
 
 def scale_by_muon(
@@ -59,9 +62,8 @@ def scale_by_muon(
         muon_state, rest_state = state
 
         def orthogonalise(gradients, momentum):
-            factors = jax.tree.map(_factors, gradients, momentum)
-            gradients = jax.tree.map(jnp.multiply, gradients, factors)
-            momentum = jax.tree.map(jnp.multiply, momentum, factors)
+            scaled = jax.tree.map(lambda x: _SCALE * x, (gradients, momentum))
+            gradients, momentum = scaled
             of_layers = muon_state._replace(mu=momentum)
             products, _ = muon.update(gradients, of_layers)
             return parameters.map_with_path(_rescale, products)
@@ -89,18 +91,6 @@ def dimension_numbers(path: str, x: jax.Array) -> MuonDimensionNumbers:
     return MuonDimensionNumbers(
         tuple(range(1, first_column)), tuple(range(first_column, x.ndim))
     )
-
-
-def _factors(gradient: jax.Array, momentum: jax.Array) -> jax.Array:
-    """Return a power of two for each layer that brings the largest entry near 1.
-
-    Updates do not depend on the scale, but Optax's Schatten-4 norm is at least 1e-4,
-    whatever its `eps`. Gradients of queries and keys can be smaller than that.
-    """
-    dims = tuple(range(1, gradient.ndim))
-    largest = jnp.maximum(abs(gradient), abs(momentum)).max(dims, keepdims=True)
-    _, exponent = jnp.frexp(largest)
-    return jnp.ldexp(jnp.float32(1), -jnp.maximum(exponent, -100))
 
 
 def _rescale(path: str, x: jax.Array) -> jax.Array:
