@@ -50,6 +50,12 @@ class RemotePath:
     def name(self) -> str:
         return self.url.rstrip("/").rpartition("/")[2]
 
+    @property
+    def parent(self) -> "RemotePath":
+        """Folder above; of a bucket, the bucket."""
+        above = self.url.rstrip("/").rpartition("/")[0]
+        return self if above.endswith(":/") else RemotePath(above)
+
     def exists(self) -> bool:
         # fsspec's own `exists` returns false for every error.
         try:

@@ -1,13 +1,15 @@
 """Files of GLUE: small ones of each task, and real ones where available."""
 
 import pathlib
+import uuid
 
+import fsspec
 import numpy as np
 import pytest
 from glue_files import HEADERS, download, rows, write
 
 from bert_jax import config as config_lib
-from bert_jax import finetuning
+from bert_jax import finetuning, storage
 from bert_jax.errors import UserError
 from bert_jax.tasks import classification, glue
 from bert_jax.tasks.labelled_texts import Example
@@ -93,6 +95,25 @@ def test_every_task_is_read_scored_and_submitted(task, tmp_path, wordpiece):
     lines = ["index\tprediction", *(f"{i}\t{word}" for i, word in words)]
     for file in submissions:
         assert (out / file).read_text().splitlines() == lines
+
+
+@pytest.mark.parametrize("above", ["", "glue"])
+def test_a_task_in_a_store(above, tmp_path, wordpiece):
+    """Examples come from a store, and what a run writes goes there."""
+    local = download(tmp_path, "mrpc")
+    url = "/".join(filter(None, [f"memory://{uuid.uuid4().hex}", above]))
+    store = fsspec.filesystem("memory")
+    store.put(f"{local}/", f"{url}/{local.name}/", recursive=True)
+    assert glue.read("mrpc", url) == glue.read("mrpc", str(tmp_path))
+    config = config_lib.ClassificationConfig(name="glue/mrpc", folder=url, length=16)
+    made = classification.Classification(config, wordpiece)
+    folder = storage.path(f"{url}/run")
+    for name, values in made.held_out.items():
+        made.write(folder, name, np.eye(2)[values["labels"]])
+    finetuning._write_results(folder, {"accuracy": 1.0})
+    written = {name.rpartition("/")[2] for name in store.find(f"{url}/run")}
+    files = {"results.json", "predictions.tsv", "confusion.png", "MRPC.tsv"}
+    assert written == files
 
 
 def test_incomplete_rows_of_qqp_are_counted(tmp_path):
