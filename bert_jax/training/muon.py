@@ -26,9 +26,9 @@ _KERNEL = re.compile(r"(^|/)layers/(.*[/_])?kernel$")
 # Root mean square of an entry of the updates. AdamW's is about the same, so that
 # both share learning rate and weight decay (Moonlight, section 2.2).
 _RMS = 0.2
-# Factor of gradients and momentum, which changes no update, but for one thing: whatever
-# its `eps`, Optax divides by 1e-4 if the Schatten-4 norm is smaller. That of queries
-# and keys can be 1e-6. A power of two; norms up to 1e4 do not overflow.
+# Factor of gradients and momentum. Updates do not depend on it, but Optax divides by
+# 1e-4 where a Schatten-4 norm is smaller, whatever its `eps`; gradients of queries and
+# keys can have 1e-6. A power of two rounds nothing, and norms of 1e4 do not overflow.
 _SCALE = 2.0**16
 
 
@@ -62,8 +62,9 @@ def scale_by_muon(
         muon_state, rest_state = state
 
         def orthogonalise(gradients, momentum):
-            scaled = jax.tree.map(lambda x: _SCALE * x, (gradients, momentum))
-            gradients, momentum = scaled
+            gradients, momentum = jax.tree.map(
+                lambda x: _SCALE * x, (gradients, momentum)
+            )
             of_layers = muon_state._replace(mu=momentum)
             products, _ = muon.update(gradients, of_layers)
             return parameters.map_with_path(_rescale, products)
