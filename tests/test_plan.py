@@ -321,9 +321,9 @@ def planner(shape=None):
     return plan.Planner(shape)
 
 
-def bytes_of(got, kind, network=collectives.ICI):
+def bytes_of(got, kind):
     chosen = [t for t in got.phases[0].traffic if t.kind == kind]
-    return sum(t.size for t in chosen if t.network == network)
+    return sum(t.size for t in chosen if t.network == collectives.ICI)
 
 
 @needs_compiler
@@ -539,6 +539,15 @@ def test_search_needs_few_compilations(start, most, monkeypatch):
     assert limit - best <= limit // 8 and len(trials) <= most
     assert said[-1] == f"  the largest that fits: {best:,}, {best / 64:g} on a chip"
     assert len(said) == len(trials) + 2
+
+
+def test_search_says_that_no_batch_fits(monkeypatch):
+    lacking = fake_phase(left=-1.0)
+    monkeypatch.setattr(plan.Planner, "plan_phase", lambda *_: lacking)
+    said = []
+    trials = search.search(planner(), tiny(), fake_plan(lacking), said.append)
+    assert not any(trial.phase.fits for trial in trials)
+    assert said[-1] == "  the largest that fits: none"
 
 
 def test_search_ends_where_the_config_does(monkeypatch):

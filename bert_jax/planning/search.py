@@ -140,7 +140,8 @@ def search(
                 largest = trial.phase.batch_size
                 per_chip = trial.phase.batch_per_chip
             yield trial
-        say(f"  the largest that fits: {largest:,}, {per_chip:g} on a chip")
+        fitting = f"{largest:,}, {per_chip:g} on a chip" if largest else "none"
+        say(f"  the largest that fits: {fitting}")
 
 
 def _describe(trial: Trial, plan: Plan) -> str:
