@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plans import compiled_text, count_kernels, on_tpu
+from plans import compiled_text, count_kernels, needs_compiler, on_tpu
 
 from bert_jax import config
 from bert_jax.model import randomness, rotary
@@ -434,7 +434,7 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
     )
 
 
-@pytest.mark.plans
+@needs_compiler
 @pytest.mark.parametrize(
     ("name", "case"),
     [

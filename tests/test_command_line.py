@@ -307,7 +307,8 @@ def test_a_device_without_enough_memory():
 
 def test_help_is_there_at_once():
     modules = [f"bert_jax.run.{name}" for name in sorted(ENTRYPOINTS)]
-    done = run("-c", f"import sys, {', '.join(modules)}; print(*sys.modules)")
+    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    done = run("-c", code, check=True)
     assert HEAVY.isdisjoint(done.stdout.decode().split())
     if "help" not in flags.FLAGS:
         # absl defines it in the first program only, and `call` has removed it since.

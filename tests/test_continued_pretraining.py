@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import flax.linen as nn
-import jax
 import numpy as np
 import published
 import pytest
@@ -139,11 +137,10 @@ def test_rotary_bases_may_change(corpus, metadata):
 
 
 def test_an_encoder_learns_left_to_right_first(corpus, metadata):
-    """Then it sees both sides, with the same parameters."""
+    """Then it sees both sides. Nothing else of the encoder changes."""
     own = dataclasses.replace(metadata, tokenizer=corpus.tokenizer)
     in_order = config.CausalLmConfig()
     masked = config.MaskedLmConfig(segments="doc_sentences")
-    shapes = []
     for first, then in ((in_order, masked), (masked, in_order)):
         encoder = dataclasses.replace(own.encoder, causal=first.causal)
         saved_by = dataclasses.replace(own, encoder=encoder)
@@ -156,11 +153,6 @@ def test_an_encoder_learns_left_to_right_first(corpus, metadata):
         source = warm_start.Source("SOURCE", saved_by)
         got = warm_start.with_encoder_of(asked, source, ())
         assert got.encoder == dataclasses.replace(encoder, causal=then.causal)
-        objective = pretraining.OBJECTIVES[then.kind](got.encoder, then)
-        initial = jax.eval_shape(objective.init, jax.random.key(0))
-        initial = nn.unbox(initial)["encoder"]
-        shapes.append(jax.tree.map(lambda x: x.shape, initial))
-    assert shapes[0] == shapes[1]
 
 
 @pytest.mark.parametrize("name", ["roberta:base", "modernbert:base", "eurobert:210m"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from plans import compiled_text, count_kernels, on_tpu
+from plans import compiled_text, count_kernels, needs_compiler, on_tpu
 
 from bert_jax import config
 from bert_jax.model import cross_entropy
@@ -157,7 +157,7 @@ def test_tpus_use_the_kernels_where_shapes_allow():
     assert kernels(kernels="off") == 0
 
 
-@pytest.mark.plans
+@needs_compiler
 @pytest.mark.parametrize(
     ("name", "shape", "size", "columns"),
     [

@@ -352,7 +352,7 @@ def test_a_single_evaluation_is_announced_with_keep_best(
     """The run has 50 steps."""
     changes = {"keep_best": keep_best, "loop": {"eval_every": eval_every}}
     run_of(make_config(pretrained, task, **changes))
-    line = "keep_best='accuracy' has only the evaluation of the last step, 50, to"
+    line = f"{keep_best=} has only the evaluation of the last step, 50, to"
     assert (line in capsys.readouterr().err) == says
 
 

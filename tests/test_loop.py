@@ -390,20 +390,24 @@ def test_a_batch_that_is_not_finite_cannot_be_written(tmp_path):
 
 
 def test_a_full_disk_of_tensorboard_ends_no_run(tmp_path, monkeypatch):
+    written = []
+
     class Writer:
         def __init__(self, folder, purge_step, max_queue):
             assert max_queue == 0  # no limit: nothing waits for a thread that ended
 
-        def add_scalar(self, name, value, step):
-            pass
+        def add_scalar(self, *scalar):
+            written.append(scalar)
 
         def close(self):
+            written.append("closed")
             raise OSError(errno.ENOSPC, "No space left on device")
 
     stand_in = types.SimpleNamespace(SummaryWriter=Writer)
     monkeypatch.setitem(sys.modules, "tensorboardX", stand_in)
     with reporting.Reporter(tmp_path, 10, 0) as reporter:
         reporter.write(1, "train", {"loss": 2.0})
+    assert written == [("train/loss", 2.0, 1), "closed"]
 
 
 @pytest.mark.parametrize("kind", ["PCIe", "80GB HBM3 MIG 1g.10gb"])

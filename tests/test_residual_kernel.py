@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from plans import compiled_text, count_kernels, on_tpu
+from plans import compiled_text, count_kernels, needs_compiler, on_tpu
 
 from bert_jax import config
 from bert_jax.model import randomness
@@ -152,7 +152,7 @@ def test_tpus_use_the_kernel_where_shapes_allow():
     assert kernels((4, 16, 128), (4, 16)) == 0
 
 
-@pytest.mark.plans
+@needs_compiler
 @pytest.mark.parametrize(
     ("name", "shape", "dtype"),
     [

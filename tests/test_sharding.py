@@ -136,7 +136,7 @@ def test_a_mesh_gives_the_loss_curve_of_one_device_to_muon():
     muon_state, moments = state.opt_state[1]
     assert_split(state.params)
     assert_split(muon_state.mu)
-    assert "intermediate" not in moments.mean["encoder"]["layers"]["intermediate"]
+    assert "kernel" not in moments.mean["encoder"]["layers"]["intermediate"]
     assert relative_distance(state.params, expected.params) < 1e-4
 
 
