@@ -29,7 +29,7 @@ def make(corpus, config, phase=0, **options):
     return batches_lib.PretrainingBatches(corpora, config, phase, **options)
 
 
-def assert_rows_equal(batch, reference, positions, where=""):
+def assert_rows_equal(batch, reference, positions, where):
     for row, position in enumerate(positions):
         expected = reference.row(int(position))
         assert batch.keys() == expected.keys()

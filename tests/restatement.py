@@ -64,7 +64,7 @@ def permute(index, size, key):
             return index
 
 
-def read_documents(corpus, split, group=0, groups=1):
+def read_documents(corpus, split, group, groups):
     """Return documents as lists of sentences, which are lists of ids."""
     every = corpus.shards[split]
     total = sum(shard.tokens for shard in every)

@@ -22,15 +22,19 @@ def save(folder, objective, run_config, tokenizer, settings=None, *, scale=0.1):
     By default, they are larger than initial ones, so that what the model says depends
     on its input.
     """
-    tx = optimizer.make_optimizer(config.OptimizerConfig(), lambda step: 1e-3)
-    init = functools.partial(step.init_state, objective, tx)
-    mesh = sharding.make_mesh(config.MeshConfig())
-    state = toy.state_of(sharding.state_shapes(init, mesh), scale=scale)
+    state = toy.state_of(state_shapes(objective), scale=scale)
     about = metadata.of_run(run_config, objective, tokenizer, settings)
     checkpoints = checkpoint.Checkpoints(folder / "checkpoints", 1, about)
     checkpoints.save(1, state, objective.encoder, {})
     checkpoints.close()
     return jax.tree.map(lambda x: jax.device_put(x, jax.devices()[0]), state.params)
+
+
+def state_shapes(objective, **mesh):
+    """Return the shapes of a state with AdamW's moments on a mesh of these sizes."""
+    tx = optimizer.make_optimizer(config.OptimizerConfig(), lambda step: 1e-3)
+    init = functools.partial(step.init_state, objective, tx)
+    return sharding.state_shapes(init, sharding.make_mesh(config.MeshConfig(**mesh)))
 
 
 def pretrained(corpus, folder):

@@ -138,7 +138,7 @@ def test_mask_token_of_roberta_is_text_for_wordpiece(wordpiece):
 # ---- on disk
 
 
-def test_the_files_of_a_folder(folder, published, tmp_path):
+def test_the_files_of_a_folder(folder, published):
     """Formatting does not matter; a `tokenizer.json` comes first."""
     ids = json.loads(STORED["vocab.json"])
     shuffled = dict(sorted(ids.items()))

@@ -23,12 +23,12 @@ pytestmark = pytest.mark.usefixtures("checked_shapes")
 SHAPE, VOCAB_SIZE, PADDED_SIZE = (8, 75), 2200, 2304
 
 
-def arrays_of(shape=SHAPE, size=PADDED_SIZE, columns=128):
+def arrays_of(shape=SHAPE, columns=128):
     """Return vectors, table, bias, labels, and gradients of the loss."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(*shape, columns)).astype(np.float32)
-    table = 0.3 * rng.normal(size=(size, columns)).astype(np.float32)
-    bias = rng.normal(size=size).astype(np.float32)
+    table = 0.3 * rng.normal(size=(PADDED_SIZE, columns)).astype(np.float32)
+    bias = rng.normal(size=PADDED_SIZE).astype(np.float32)
     labels = rng.integers(VOCAB_SIZE, size=shape).astype(np.int32)
     gradient = rng.normal(size=shape) * (rng.random(shape) < 0.8)
     # Two equal vectors in blocks 0 and 1: the logits of these tokens tie.

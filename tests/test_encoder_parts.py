@@ -417,24 +417,6 @@ def test_scores_of_distances_and_their_gradients_in_bfloat16():
     assert relative_distance(d_key, expected) < 0.02
 
 
-def test_disentangled_attention_drops_out_probabilities():
-    c = dataclasses.replace(TINY, positions="disentangled", attention_dropout_rate=0.5)
-    attention = deberta_attention.DisentangledAttention(c)
-    x = np.random.default_rng(0).normal(size=(1, 8, c.hidden_size))
-    x = jnp.asarray(x, jnp.float32)
-    distances = jnp.ones((2 * c.distance_buckets, c.hidden_size))
-    pattern = deberta_attention.DistancePattern(
-        is_token=jnp.ones((1, 8), bool), distances=distances
-    )
-    keys = [
-        randomness.row_keys(i, "dropout", jnp.int32(0), jnp.arange(1)) for i in (1, 2)
-    ]
-    params = params_of(lambda key: attention.init(key, x, x, pattern, None, None))
-    apply = jax.jit(lambda keys: attention.apply(params, x, x, pattern, None, keys)[0])
-    first, second = map(apply, keys)
-    assert not jnp.array_equal(first, second)
-
-
 def test_gpus_round_products_that_are_rounded_anyway():
     """GPUs write them in bfloat16, but not logits and gradients of parameters."""
     c = dataclasses.replace(TINY, dtype="bfloat16", num_layers=2, scan_layers=False)

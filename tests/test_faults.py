@@ -18,13 +18,13 @@ import jax
 import numpy as np
 import pytest
 import runs
+import saved
 from orbax.checkpoint.experimental.v1._src.synchronization import compatibility
 from toy import TINY, metadata, state_of
 
-from bert_jax import config
 from bert_jax.errors import Unavailable, UserError
 from bert_jax.objectives import masked_lm
-from bert_jax.training import checkpoint, optimizer, restore, sharding, step
+from bert_jax.training import checkpoint, restore
 
 pytestmark = pytest.mark.faults
 
@@ -204,16 +204,10 @@ def test_sigterm_during_evaluation_saves_at_once(undisturbed, corpus, tmp_path):
 
 # ---- damaged checkpoints
 
-OPTIMIZER = config.OptimizerConfig()
-
 
 def make_state(number):
     """The shapes and values of a small state after a number of steps."""
-    objective = masked_lm.MaskedLm(TINY)
-    tx = optimizer.make_optimizer(OPTIMIZER, lambda step: 1e-3)
-    init = functools.partial(step.init_state, objective, tx)
-    mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=4))
-    shapes = sharding.state_shapes(init, mesh)
+    shapes = saved.state_shapes(masked_lm.MaskedLm(TINY), data=2, fsdp=4)
     state = state_of(shapes, seed=number)
     return shapes, dataclasses.replace(state, step=state.step + number)
 

@@ -137,7 +137,7 @@ def run_of(config):
 
 
 @pytest.fixture(scope="module")
-def begin(finetuned, pretrained, task):
+def begin(pretrained, task):
     """Return a function that returns random parameters, and those of a run's start."""
     config = make_config(pretrained, task)
     run = run_of(config)
@@ -482,6 +482,7 @@ def test_undefined_scores(pretrained, task, tmp_path, monkeypatch):
     }
     assert results["scores"]["other"].pop("undefined") == 3
     assert set(results["scores"]["other"].values()) == {None}
+    assert results["best"] == {"run": "seed-2", "by": "pearson"}
     text = (tmp_path / "results.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail)["runs"] == {
         "seed-0": {"pearson": None, "other": None},

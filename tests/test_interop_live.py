@@ -262,7 +262,7 @@ MISSING = {
     "eurobert": ["MultipleChoice"],
     "nomicbert": ["MultipleChoice", "QuestionAnswering"],
 }
-# These are tested in each run of pytest.
+# All others are marked `slow`.
 FAST = ("distilbert", "TokenClassification"), ("electra", "QuestionAnswering")
 LENGTH = 60
 PAIRS = [

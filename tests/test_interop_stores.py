@@ -186,8 +186,6 @@ def test_exports_to_a_store_have_the_same_files(url, tmp_path, monkeypatch):
     assert here == {path.name: path.read_bytes() for path in there.iterdir()}
     flags = f"--input={folder}", f"--output={url}", "--to=huggingface"
     assert_refused(call("convert", *flags), f"{url} is not empty; give a new folder")
-    flags = f"--input={folder}", f"--output={url}2", "--to=native"
-    assert_refused(call("convert", *flags), "is written to a local folder only")
 
 
 def test_tensorflow_checkpoints_go_to_a_store_and_back(url, tmp_path):

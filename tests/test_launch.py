@@ -315,8 +315,8 @@ def test_restart_pauses_and_gives_up_on_a_missing_command(launched):
     assert result.returncode == 127 and "gave up" in result.stderr
 
 
-def wait_for(condition, seconds=120):
-    limit = time.monotonic() + seconds
+def wait_for(condition):
+    limit = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < limit, "this takes too long"
         time.sleep(0.02)

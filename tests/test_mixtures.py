@@ -184,8 +184,6 @@ def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
         assert text in str(refused.value)
     with pytest.raises(UserError, match="small and .*small are the same corpus; give"):
         mixture.open_corpora([folders[1], folders[1]])
-    with pytest.raises(UserError, match="no corpus given"):
-        mixture.open_corpora([folders[1], ""])
     data = config_lib.DataConfig(weights=(1.0, 1e-6, 1.0))
     with pytest.raises(UserError, match="corpus small would have a share of 5e-07"):
         mixture.rows_of_block(data, corpora)
@@ -204,7 +202,6 @@ def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
         ({"weight_exponent": 1.5}, "weight_exponent=1.5 must be .* at most 1"),
         ({"weights": (1.0, 2.0), "weight_exponent": 0.7}, "0.7 does not go with"),
         ({"corpus": "a,"}, "data.corpus='a,' has a folder without a name; remove"),
-        ({"corpus": ","}, "data.corpus=',' has a folder without a name; remove"),
     ],
 )
 def test_wrong_folders_and_weights_are_refused(data, message):

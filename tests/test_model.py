@@ -151,18 +151,19 @@ def test_a_causal_encoder_does_not_look_ahead():
         ({}, 1),
         ({"causal": True, "remat": "attention"}, 4),
         ({"positions": "disentangled", "remat": "attention"}, 4),
+        ({"positions": "relative"}, 4),
     ],
     ids=str,
 )
 def test_read_at_gives_the_states_of_the_full_row(changes, count):
-    """With dropout and documents: values, and gradients of all parameters."""
+    """With dropout, and documents where rows may be packed: values, and gradients."""
     # Layers in a loop compute all positions.
     config = dataclasses.replace(TINY, num_layers=2, scan_layers=False, **changes)
     params, inputs = masked_lm_params(config)["encoder"], Inputs.of(random_batch())
     rows, length = inputs.input_ids.shape
-    inputs = inputs._replace(
-        documents=jnp.broadcast_to(jnp.arange(length) // 5, (rows, length))
-    )
+    if config.positions != "relative":
+        documents = jnp.broadcast_to(jnp.arange(length) // 5, (rows, length))
+        inputs = inputs._replace(documents=documents)
     rng = np.random.default_rng(0)
     positions = jnp.asarray(rng.integers(0, length, (rows, count)), jnp.int32)
     keys = randomness.row_keys(3, "dropout", jnp.int32(0), jnp.arange(rows))

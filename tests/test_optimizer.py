@@ -258,12 +258,6 @@ def test_each_phase_may_have_a_schedule_of_its_own():
     expected = {20: 4e-4, 40: 8e-4, 399: 8e-4, 400: 3e-4, 425: 1.5e-4, 500: 0}
     for step, rate in expected.items():
         assert wsd(jnp.int32(step)) == pytest.approx(rate, abs=1e-9), step
-    # Without rates of their own, one over all of them.
-    phases = tuple(config.PhaseConfig(steps=steps) for steps in (100, 50))
-    one = optimizer.schedule_of_phases(c, phases)
-    whole = optimizer.make_schedule(c, 150)
-    for step in (0, 29, 30, 100, 149):
-        assert one(step) == whole(step)
 
 
 def muon_shapes(objective):

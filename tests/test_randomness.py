@@ -109,12 +109,22 @@ def test_values_are_scaled_and_the_gradient_uses_the_same_mask():
     assert np.allclose(grad * x, y)
 
 
-SHARED = dataclasses.replace(TINY, num_layers=4, num_layer_groups=2)
+@pytest.mark.parametrize(
+    ("changes", "others"),
+    [
+        ({}, 1),
+        ({"num_layers": 4, "num_layer_groups": 2}, 1),
+        ({"positions": "disentangled"}, 1),
+        ({"positions": "relative"}, 2),
+    ],
+    ids=["plain", "shared layers", "DeBERTa", "XLNet"],
+)
+def test_every_place_draws_masks_of_its_own(changes, others, monkeypatch):
+    """No two dropouts of a step have the same keys, and each has its rate.
 
-
-@pytest.mark.parametrize("encoder", [TINY, SHARED], ids=["plain", "shared layers"])
-def test_every_place_draws_masks_of_its_own(encoder, monkeypatch):
-    """No two dropouts of a step have the same keys, and each has its rate."""
+    `others` are outside of layers: of embeddings, and of XLNet's output.
+    """
+    encoder = dataclasses.replace(TINY, **changes)
     seen, rates = [], []
     real = dropout._dropout
 
@@ -135,5 +145,5 @@ def test_every_place_draws_masks_of_its_own(encoder, monkeypatch):
         keys = {"dropout_keys": dropout_keys, "sampling_keys": row_keys(8)}
         sums(params, random_batch(), **keys)
         jax.effects_barrier()
-    assert sorted(rates) == [0.1] * (1 + 2 * layers) + [0.25] * layers
+    assert sorted(rates) == [0.1] * (others + 2 * layers) + [0.25] * layers
     assert len(set(seen)) == len(seen)

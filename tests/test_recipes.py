@@ -40,7 +40,6 @@ def test_variants_of_recipes():
     with pytest.raises(UserError, match="argument '' of .* one of tiny, mini, small, "):
         load("bert_miniature")
     assert load("bert_miniature", "smoke") == load("bert_miniature:tiny", "smoke")
-    assert load("bert_miniature:small").encoder.hidden_size == 512
     with pytest.raises(UserError, match="argument 'x' of .* there is only 'smoke'"):
         load("bert_base:x")
     text = module("bert_ablations").__doc__
@@ -98,8 +97,6 @@ def test_ablations_change_their_objective_only():
         assert paths <= {changed, "encoder"}, lines
     falling = build("bert_ablations:mask_falling")
     assert falling.total_steps == base.total_steps
-    rates = [phase.masking_rate for phase in falling.phases]
-    assert rates == [0.3, 0.25, 0.2, 0.0]
 
 
 # `test_golden.py` runs BERT-Base, and `test_relatives_runs.py` and `test_mixtures.py`

@@ -1,17 +1,16 @@
 """The span objective, compared with NumPy, and fine-tuning on spans."""
 
 import dataclasses
-import functools
 
 import jax
 import numpy as np
 import pytest
+import saved
 from toy import TINY, batch_of, metadata, params_of, state_of, sums_of
 
-from bert_jax import config
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import metric_sums, spans
-from bert_jax.training import checkpoint, optimizer, sharding, step
+from bert_jax.training import checkpoint
 
 
 def test_loss_and_accuracies_in_numpy():
@@ -57,23 +56,17 @@ def test_loss_and_accuracies_in_numpy():
 
 def test_runs_resume_from_checkpoints_of_earlier_versions(tmp_path, monkeypatch):
     """There, span_accuracy is called exact."""
-    mesh = sharding.make_mesh(config.MeshConfig())
-    tx = optimizer.make_optimizer(config.OptimizerConfig(), lambda step: 1e-3)
-
-    def state_shapes():
-        init = functools.partial(step.init_state, spans.Spans(TINY), tx)
-        return sharding.state_shapes(init, mesh)
-
     with monkeypatch.context() as earlier:
         names = ("start_accuracy", "end_accuracy", "exact")
         earlier.setattr(spans.Spans, "metric_names", names)
-        state = state_of(state_shapes())
-    values = jax.device_put((3.0, 4.0), sharding.replicated(mesh))
+        state = state_of(saved.state_shapes(spans.Spans(TINY)))
+    zero = state.metric_sums["exact"].sum
+    values = jax.device_put((3.0, 4.0), zero.sharding)
     sums = {**state.metric_sums, "exact": metric_sums.MetricSum(*values)}
     checkpoints = checkpoint.Checkpoints(tmp_path / "checkpoints", 1, metadata())
     checkpoints.save(1, dataclasses.replace(state, metric_sums=sums), TINY, {})
     checkpoints.wait()
-    got = checkpoints.restore(state_shapes()).metric_sums
+    got = checkpoints.restore(saved.state_shapes(spans.Spans(TINY))).metric_sums
     checkpoints.close()
     assert got["span_accuracy"] == (3, 4)
     assert "exact" not in got

@@ -52,16 +52,10 @@ def one_answer(text, begin):
 TWICE = questions.paragraph("a b", [("what", "b")])
 
 
-def test_a_file_that_is_not_json_is_refused_as_such(tmp_path):
-    path = tmp_path / "lines.jsonl"
-    path.write_text('{"id": "q0"}\n{"id": "q1"}\n')
-    with pytest.raises(UserError, match="lines.jsonl: not JSON: Extra data"):
-        reader.read(path, no_answers=False)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ('{"id": "q0"}\n{"id": "q1"}\n', "FILE: not JSON: Extra data"),
         ([], "FILE: '[]' is not a JSON object"),
         ({"data": [[]]}, "FILE: data[0] has a field of a wrong type: list indices"),
         ({"data": []}, "FILE has no questions"),
@@ -83,7 +77,7 @@ def test_a_file_that_is_not_json_is_refused_as_such(tmp_path):
 )
 def test_invalid_questions_are_refused(content, message, tmp_path):
     path = tmp_path / "FILE"
-    path.write_text(json.dumps(content))
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(UserError) as caught:
         reader.read(path, no_answers=False)
     line = str(caught.value).replace(str(path), "FILE")
@@ -253,8 +247,8 @@ def test_windows_of_a_whole_book_fit_in_memory(wordpiece):
 # ---- answers
 
 
-def random_outputs(made, seed=0):
-    rng = np.random.default_rng(seed)
+def random_outputs(made):
+    rng = np.random.default_rng(0)
     shape = made.rows["input_ids"].shape
     return {
         name: rng.normal(size=shape).astype(np.float32) * 3

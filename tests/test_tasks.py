@@ -10,7 +10,6 @@ import questions
 from toy import TINY
 
 from bert_jax import config as config_lib
-from bert_jax import finetuning
 from bert_jax.tasks import choice, classification, embedding, squad, tagging
 
 # Files by name. A name begins with the task that reads it.
@@ -110,8 +109,3 @@ def test_rows_fit_the_objective_and_outputs_are_scored(name, tasks, tmp_path):
 def test_fingerprints_identify_the_examples(tasks):
     first, again = ([make().fingerprint for make in tasks.values()] for _ in range(2))
     assert first == again and len(set(first)) == len(first)
-
-
-def test_a_run_with_an_undefined_score_is_not_the_best():
-    scores = {"first": {"p": float("nan")}, "second": {"p": 0.2}, "third": {"p": 0.1}}
-    assert finetuning.summarise(scores)["best"] == {"run": "second", "by": "p"}

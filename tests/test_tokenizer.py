@@ -135,9 +135,7 @@ def test_case_and_accents_are_separate():
             assert text == tokens(lower, strip)
 
 
-def test_training_is_the_same_in_every_process(
-    documents, wordpiece, byte_bpe, text_file
-):
+def test_training_is_the_same_in_every_process(wordpiece, byte_bpe, text_file):
     script = (
         "import sys, pathlib; from bert_jax.corpus import vocabulary;"
         "texts = pathlib.Path(sys.argv[1]).read_text().split('\\n\\n');"

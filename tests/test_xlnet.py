@@ -197,20 +197,6 @@ def test_bfloat16_is_near_float32():
     assert relative_distance(grads, exact_grads) < 0.03
 
 
-def test_dropout_does_not_depend_on_read_at():
-    params = random_params()["encoder"]
-    rows = inputs()
-    keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
-    read_at = jnp.array([[0, 5], [16, 3], [0, 8], [0, 0]])
-    # Layers in a loop compute all positions.
-    encoder = make_encoder(dataclasses.replace(SHORT, scan_layers=False))
-    apply = jax.jit(functools.partial(encoder.apply, dropout_keys=keys))
-    every = apply({"params": params}, rows).hidden
-    some = apply({"params": params}, rows, read_at=read_at).hidden
-    assert_close(some, jnp.take_along_axis(every, read_at[..., None], axis=1), 1e-5)
-    assert np.mean(np.asarray(every) == 0) == pytest.approx(0.1, abs=0.03)
-
-
 def test_operations_of_two_streams():
     """Keys and values of the tokens; queries of both streams, in the last layer of one.
 
