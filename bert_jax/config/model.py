@@ -166,12 +166,12 @@ class EncoderConfig:
     attention_dropout_rate: float = field(
         0.1, at_least=0, less_than=1, regularisation=True
     )
-    # Standard deviation of a normal distribution that is truncated at two of them;
-    # that of initial values is 0.88 times as large.
+    # Standard deviation of a normal distribution, which is truncated at twice this
+    # value. The initial values have 0.88 times this standard deviation.
     initializer_range: float = field(0.02, at_least=0, regularisation=True)
-    # Whether kernels that write to the residual stream, and those of prediction head
-    # and pooler, begin smaller, by a factor of sqrt(2 num_layers) (ModernBERT in
-    # `transformers`; in the authors' own code, not those of the prediction head).
+    # Whether to divide `initializer_range` by sqrt(2 num_layers) for the output kernels
+    # of attention and feed-forward network, the prediction head and the pooler
+    # (ModernBERT in `transformers`; the authors' code leaves out the prediction head).
     depth_scaled_init: bool = field(False, regularisation=True)
 
     # ---- computation

@@ -72,9 +72,9 @@ def scale_by_muon(
         # Each replica updates the momentum of all layers, and orthogonalises some of
         # them. The compiler removes the unused outputs of both calls.
         scaled = sharding.map_layers(orthogonalise, matrices, muon_state.mu)
-        _, muon_state = muon.update(matrices, muon_state)
+        _, new_state = muon.update(matrices, muon_state)
         rest, rest_state = rest_transform.update(rest, rest_state, rest_params)
-        return parameters.join(scaled, rest), (muon_state, rest_state)
+        return parameters.join(scaled, rest), (new_state, rest_state)
 
     return optax.GradientTransformation(init, update)
 

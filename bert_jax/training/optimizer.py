@@ -235,8 +235,9 @@ def clip_updates(
     RMS is the root mean square of gradient / sqrt(square), over one layer of one
     tensor. It is far above 1 when gradients grow faster than their running mean
     square. The division amounts to a smaller learning rate, so that weight decay is
-    divided, too (Wortsman et al. 2023, algorithm 2). `adamw` is a chain that begins
-    with `scale_by_moments` and ends with weight decay.
+    divided, too (Wortsman et al. 2023, algorithm 2). Rows that pad the vocabulary
+    count as zeros: with 48 of them in 2,048, the RMS of the table is 1.2 % lower.
+    `adamw` is a chain that begins with `scale_by_moments` and ends with weight decay.
     """
 
     def update(updates, state, params):

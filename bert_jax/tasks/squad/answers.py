@@ -42,9 +42,8 @@ class Ranking:
     def best(self, null_threshold: float) -> Answer:
         """Return the best answer, or the empty one if its odds exceed a threshold."""
         is_null = self.null_odds is not None and self.null_odds > null_threshold
-        # One of the two kinds may be missing.
-        first, *_ = sorted(self.answers, key=lambda a: (a.text == "") != is_null)
-        return first
+        wanted = [a for a in self.answers if (a.text == "") == is_null]
+        return (wanted or self.answers)[0]
 
     @property
     def best_text(self) -> str:
