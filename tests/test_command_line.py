@@ -189,6 +189,10 @@ def test_errors_of_a_recipe_keep_their_traceback(recipe):
         ([BASE, "--batch=1"], "recipe are set by --config.GROUP.FIELD=VALUE"),
         ([BASE, BASE], "error: --config is given more than once; give one recipe"),
         ([BASE, "--workdri=x"], "unknown flag --workdri; did you mean --workdir?"),
+        (
+            [BASE, "--confg.seed=1"],
+            "unknown flag --confg.seed; did you mean --config.seed",
+        ),
         ([BASE, "-h"], "unknown flag --h; did you mean --help?"),
     ],
 )

@@ -94,8 +94,9 @@ def _hint_for_flag(unknown: str) -> str:
         return "; did you mean --help?"
     # absl would also suggest its own flags, such as --log_dir for --workdir.
     known = [x.name for x in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
-    if similar := difflib.get_close_matches(unknown, known, n=1):
-        return f"; did you mean --{similar[0]}?"
+    name, *field = unknown.split(".", 1)
+    if similar := difflib.get_close_matches(name, known, n=1):
+        return f"; did you mean --{'.'.join([*similar, *field])}?"
     if "config" in flags.FLAGS:
         is_field = "." in unknown or unknown in (flags.FLAGS["config"].value or ())
         field = unknown if is_field else "GROUP.FIELD=VALUE"
