@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from bert_jax.errors import Unavailable, UserError
 
-# Parts of libraries' messages about transient failures.
+# Parts of libraries' messages about transient failures. TensorStore also says
+# RESOURCE_EXHAUSTED of a full disk.
 _TRANSIENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
 # Parts of messages about HTTP statuses 401 and 403, of gcsfs (whose other errors have a
 # `code`), TensorStore and TensorFlow.
@@ -22,6 +23,8 @@ _REFUSED = (
 
 def is_transient(error: BaseException) -> bool:
     """Return whether an error is transient, such as a timeout."""
+    if disk_message(error):
+        return False
     for seen in _causes(error):
         code = getattr(seen, "code", 0)  # of gcsfs: HTTP status
         if isinstance(code, int) and (code == 429 or 500 <= code < 600):

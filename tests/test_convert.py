@@ -39,6 +39,7 @@ from bert_jax.objectives import (
     tagging,
 )
 from bert_jax.tasks import tagging as task_tagging
+from bert_jax.training import checkpoint
 from bert_jax.training import metadata as metadata_lib
 
 # Published configs do not say whether layers are computed in a loop.
@@ -509,6 +510,12 @@ def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
 
         patched.setattr(vocabularies, "write", fail)
         refused("out: No space left on device; give another folder")
+
+        def fail_as_tensorstore(*arguments, **settings):
+            raise ValueError("RESOURCE_EXHAUSTED: Failed: No space left on device")
+
+        patched.setattr(checkpoint, "save_parameters", fail_as_tensorstore)
+        refused("out: No space left on device; give another folder", "native")
     assert_refused(call("convert", f"--output={out}"), "--input is missing")
     assert_refused(call("convert", f"--input={source}"), "--output is missing")
     out.mkdir()  # an empty folder is a new one

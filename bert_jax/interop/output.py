@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import time
 from collections.abc import Iterator
 
 from bert_jax import io_errors, storage
@@ -60,6 +61,7 @@ def complete_or_not_at_all(folder: storage.Path, last: str) -> Iterator[pathlib.
             except Exception as error:
                 # TensorFlow and Orbax report a full disk with their own exceptions.
                 if reason := io_errors.disk_message(error):
+                    time.sleep(1)  # until Orbax's other threads have failed, too
                     raise OSError(reason) from error
                 raise
             if not is_remote:
