@@ -29,8 +29,7 @@ class PretrainingBatches(pipeline.Pipeline):
       segment_ids     int32 [B, L]   0 up to the first [SEP], then 1; padding 0
     Rows with a pair task, next sentence ("nsp") or sentence order ("sop"):
       nsp_labels      int32 [B]      0: B follows A, 1: it does not
-      nsp_weights     float32 [B]    1; 0 without a pair, and in rows that fill up the
-                                     last held-out batch
+      nsp_weights     float32 [B]    1; 0 without a pair
     Rows with masks:
       mlm_positions   int32 [B, P]   ascending; 0 where there is no prediction
       mlm_labels      int32 [B, P]   original tokens; 0 where there is no prediction
@@ -39,7 +38,8 @@ class PretrainingBatches(pipeline.Pipeline):
       ranks           int32 [B, L]   rank in the order, from 0 on; -1: seen by all
       target_*                       positions, labels and weights, as for masks
     Other rows:
-      weights         float32 [B]    1; 0 in rows that fill up the last held-out batch
+      weights         float32 [B]    1
+    Rows that fill up the last held-out batch repeat a row, with weights of 0.
     Packed rows have in addition:
       positions       int32 [B, L]   of each token in its example; padding 0
       documents       int32 [B, L]   index of the example in the row; padding 0

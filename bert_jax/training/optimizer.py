@@ -263,7 +263,8 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
     """Multiply each tensor's update by |parameters| / |update|, where both are > 0.
 
     A tensor here is one layer's: stacked parameters get one ratio for each layer.
-    Biases and norms keep their update, as in ALBERT's and NVIDIA's LAMB.
+    Biases and norms keep their update, as in ALBERT's and NVIDIA's LAMB. Rows that pad
+    the vocabulary count with their initial values.
     """
 
     def rescale(path, update, parameter):
