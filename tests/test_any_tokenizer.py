@@ -1,5 +1,6 @@
 """Pipelines of other origins, compared with the library `tokenizers` itself."""
 
+import hashlib
 import json
 import re
 
@@ -221,6 +222,23 @@ def test_pairs_are_joined_as_the_pipeline_joins_them(pipelines):
             special_tokens=ids,
         )
         assert tokenizer_lib.make(pipeline).pair_separators == expected
+
+
+def test_last_digits_of_scores_make_no_other_tokenizer(documents):
+    """`tokenizers` changes them when it saves a file that it has read."""
+    splitter = pre_tokenizers.Metaspace()
+    first = tokenizer_lib.make(unigram(documents[:5], ROBERTA, "<unk>", None, splitter))
+    saved = tokenizers.Tokenizer.from_str(first.pipeline).to_str()
+    again = tokenizer_lib.make(json.loads(saved))
+    assert again.steps() != first.steps()
+    assert again.fingerprint == first.fingerprint
+    # Earlier versions hashed all digits.
+    text = json.dumps([first.steps(), first.special_tokens], sort_keys=True)
+    exact = hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert first.has_fingerprint(exact) and not again.has_fingerprint(exact)
+    values = json.loads(first.pipeline)
+    values["model"]["vocab"][-1][1] -= 1e-3
+    assert tokenizer_lib.make(values).fingerprint != first.fingerprint
 
 
 def test_a_vocabulary_that_marks_the_ends_of_words(documents):

@@ -101,8 +101,7 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
             "the corpus again",
         ) from error
     tokenizer = tokenizer_lib.Tokenizer.load(folder / TOKENIZER)
-    known = tokenizer.fingerprint, tokenizer.former_fingerprint
-    if tokenizer_fingerprint not in known:
+    if not tokenizer.has_fingerprint(tokenizer_fingerprint):
         raise UserError(f"{folder / TOKENIZER} is not the tokenizer of this corpus")
     return Corpus(
         folder, tokenizer, shards, manifest["settings"], manifest["fingerprint"]
