@@ -15,7 +15,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import splits
 from bert_jax.data import masking
 from bert_jax.errors import UserError
-from bert_jax.interop import vocabularies
+from bert_jax.interop import special_token_layout, vocabularies
 from bert_jax.prediction import filling
 from bert_jax.tasks import tagging
 from bert_jax.tokenizer import special_tokens
@@ -222,6 +222,27 @@ def test_pairs_are_joined_as_the_pipeline_joins_them(pipelines):
             special_tokens=ids,
         )
         assert tokenizer_lib.make(pipeline).pair_separators == expected
+
+
+def test_a_vocabulary_without_latin_letters():
+    """It joins pairs, and drops what it lacks."""
+    text = "नमस्ते दुनिया"
+    pipeline = learn(
+        models.BPE(),
+        trainers.BpeTrainer,
+        [text],
+        [token for token in ROBERTA if token != "<unk>"],
+        splitter=pre_tokenizers.Whitespace(),
+    )
+    pipeline.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[(token, pipeline.token_to_id(token)) for token in ROBERTA[2:4]],
+    )
+    tokenizer = tokenizer_lib.make(pipeline)
+    assert tokenizer.encode("a b") == []
+    assert tokenizer.pair_separators == [tokenizer.sep_id] * 2
+    special_token_layout.check("x", tokenizer, cls_is_last=False, has_segments=False)
 
 
 def test_last_digits_of_scores_make_no_other_tokenizer(documents):

@@ -1,6 +1,7 @@
 """Special tokens around one text and a pair, and the segments of a pair."""
 
 import json
+from typing import Any
 
 import tokenizers
 
@@ -13,10 +14,10 @@ def check(
     source: str, tokenizer: Tokenizer, *, cls_is_last: bool, has_segments: bool
 ) -> None:
     """Check that a pipeline joins texts as bert_jax does, if it adds special tokens."""
-    given, native = _joined_texts(tokenizer, cls_is_last, "a", "b")
+    given, native = _join(2, tokenizer, cls_is_last)
     if not any(given.special_tokens_mask):
         return
-    single, native_single = _joined_texts(tokenizer, cls_is_last, "a")
+    single, native_single = _join(1, tokenizer, cls_is_last)
     for what, got, expected in (
         ("joins text pairs", given, native),
         ("surrounds a text", single, native_single),
@@ -35,36 +36,33 @@ def check(
 
 def apply(tokenizer: Tokenizer, *, cls_is_last: bool, has_segments: bool) -> Tokenizer:
     """Return the tokenizer with a pipeline that joins texts as bert_jax does."""
-    pair, native = _joined_texts(tokenizer, cls_is_last, "a", "b")
-    single, native_single = _joined_texts(tokenizer, cls_is_last, "a")
+    pair, native = _join(2, tokenizer, cls_is_last)
+    single, native_single = _join(1, tokenizer, cls_is_last)
     is_same = (single.ids, pair.ids) == (native_single.ids, native.ids)
     if is_same and (not has_segments or pair.type_ids == native.type_ids):
         return tokenizer
     values = json.loads(tokenizer.pipeline)
-    step = _post_processor(tokenizer, cls_is_last)
-    values["post_processor"] = json.loads(step.__getstate__())
+    values["post_processor"] = _post_processor(tokenizer, cls_is_last)
     return tokenizer_lib.make(values, tokenizer.settings())
 
 
-def _joined_texts(
-    tokenizer: Tokenizer, cls_is_last: bool, *texts: str
+def _join(
+    count: int, tokenizer: Tokenizer, cls_is_last: bool
 ) -> tuple[tokenizers.Encoding, tokenizers.Encoding]:
-    """Add special tokens to one text or two as the pipeline does, and as bert_jax."""
-    pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
-    given = pipeline.encode(*texts)
-    pipeline.post_processor = _post_processor(tokenizer, cls_is_last)
-    return given, pipeline.encode(*texts)
+    """Add special tokens to texts as the pipeline does, and as bert_jax."""
+    given = json.loads(tokenizer.pipeline)["post_processor"]
+    own = _post_processor(tokenizer, cls_is_last)
+    return pipelines.join(count, given), pipelines.join(count, own)
 
 
-def _post_processor(
-    tokenizer: Tokenizer, cls_is_last: bool
-) -> tokenizers.processors.PostProcessor:
-    return pipelines.join_texts(
+def _post_processor(tokenizer: Tokenizer, cls_is_last: bool) -> dict[str, Any]:
+    step = pipelines.join_texts(
         tokenizer.special_tokens,
         {token: i for i, token in enumerate(tokenizer.tokens)},
         separators=[tokenizer.tokens[i] for i in tokenizer.pair_separators],
         cls_is_last=cls_is_last,
     )
+    return json.loads(step.__getstate__())
 
 
 def _template(pair: tokenizers.Encoding) -> str:

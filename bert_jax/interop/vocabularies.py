@@ -254,7 +254,7 @@ def has_one_segment(folder: storage.Path, tokenizer: Tokenizer) -> bool:
     default = ["token_type_ids"] if has_ids else []
     if "token_type_ids" not in settings.value("model_input_names", list, default):
         return True
-    given = tokenizers.Tokenizer.from_str(tokenizer.pipeline).encode("a", "b")
+    given = pipelines.join(2, json.loads(tokenizer.pipeline)["post_processor"])
     return any(given.special_tokens_mask) and not any(given.type_ids)
 
 

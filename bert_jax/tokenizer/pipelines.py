@@ -220,3 +220,14 @@ def join_texts(
     return processors.TemplateProcessing(
         single=single, pair=pair, special_tokens=[(t, ids[t]) for t in used]
     )
+
+
+def join(count: int, post_processor: Any) -> tokenizers.Encoding:
+    """Return one text or two, of one token each, with the special tokens of a step.
+
+    `post_processor` is the step as JSON values, or None. The token is of a vocabulary
+    made for this: in a real one, a text may have no tokens.
+    """
+    empty = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    values = {**json.loads(empty.to_str()), "post_processor": post_processor}
+    return tokenizers.Tokenizer.from_str(json.dumps(values)).encode(*["a"] * count)
