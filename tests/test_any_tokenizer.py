@@ -12,7 +12,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from bert_jax import config
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import splits
+from bert_jax.corpus import build, sources, splits
 from bert_jax.data import masking
 from bert_jax.errors import UserError
 from bert_jax.interop import special_token_layout, vocabularies
@@ -224,8 +224,8 @@ def test_pairs_are_joined_as_the_pipeline_joins_them(pipelines):
         assert tokenizer_lib.make(pipeline).pair_separators == expected
 
 
-def test_a_vocabulary_without_latin_letters():
-    """It joins pairs, and drops what it lacks."""
+def test_a_vocabulary_without_latin_letters(tmp_path, capsys):
+    """It joins pairs, and drops what it lacks. A build of a corpus says so."""
     text = "नमस्ते दुनिया"
     pipeline = learn(
         models.BPE(),
@@ -243,6 +243,11 @@ def test_a_vocabulary_without_latin_letters():
     assert tokenizer.encode("a b") == []
     assert tokenizer.pair_separators == [tokenizer.sep_id] * 2
     special_token_layout.check("x", tokenizer, cls_is_last=False, has_segments=False)
+    (tmp_path / "text.txt").write_text(f"{text} and more\n", encoding="utf-8")
+    source = sources.Source(str(tmp_path / "text.txt"), "text")
+    settings = build.Settings(held_out=0.0)
+    build.build(source, settings, tokenizer, tmp_path / "corpus", workers=1)
+    assert "not in its vocabulary will be missing" in capsys.readouterr().err
 
 
 def test_last_digits_of_scores_make_no_other_tokenizer(documents):

@@ -33,6 +33,8 @@ Runner = Callable[
     Generator[tuple[int, splits.SplitResult], None, None],
 ]
 
+# Character that vocabularies lack, unless they have all bytes.
+_RUNE = "\u16a0"
 # Fraction of unknown tokens that causes a warning; a good vocabulary has far fewer.
 _MANY_UNKNOWN = 0.03
 # Sentences of a document, on average, below which a warning says that there are few.
@@ -72,6 +74,12 @@ def build(
         with contextlib.suppress(UserError, Unavailable):
             _remove_state(folder)
         return shards.open_corpus(folder)
+    if not tokenizer.encode(_RUNE):
+        hint = (
+            "the tokenizer has no token for unknown text: characters that are not in "
+            "its vocabulary will be missing from the corpus"
+        )
+        terminal.warn(1, [hint])
     runner = runner or functools.partial(local_runner.run, workers=workers)
     with build_state.claimed(folder):
         results = _build_splits(job, identity, planned, runner)
