@@ -148,8 +148,9 @@ def find_words(
     """Find words that consist of several pieces or are unknown, the most useful first.
 
     The most useful words save the most tokens: count times saved tokens per occurrence.
-    Numbers and words that are too long for the tokenizer are left out, and so are words
-    around an added token: it is cut out of the text before the text has words.
+    Numbers and words that are too long for the tokenizer are left out. So are words
+    around an added token, which is cut out of the text before the text has words, and
+    words that begin as a continuation does (`##`).
     """
     pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
     between_spaces: collections.Counter[str] = collections.Counter()
@@ -170,6 +171,7 @@ def find_words(
         and not word.isdigit()
         and len(word) <= pipeline.model.max_input_chars_per_word
         and word not in known
+        and not word.startswith(pipeline.model.continuing_subword_prefix)
     ]
     pieces = tokenizer.encode_batch(candidates)
     added = pipeline.get_added_tokens_decoder().keys() - {tokenizer.unk_id}

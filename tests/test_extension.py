@@ -73,6 +73,15 @@ def test_words_around_an_added_token_are_left_out(wordpiece):
     assert extended.encode(" ".join(words)) == ids
 
 
+def test_continuations_are_no_words(wordpiece):
+    """A pipeline may split at spaces only."""
+    pipeline = tokenizers.Tokenizer.from_str(wordpiece.pipeline)
+    pipeline.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    texts = ["##tag thrombocytopenia"]
+    found = extension.find_words(tokenizer_lib.make(pipeline), texts, min_count=1)
+    assert [new.word for new in found] == ["thrombocytopenia"]
+
+
 def test_unused_tokens_are_replaced_first(wordpiece):
     """Then new rows are added. All other tokens keep their ids."""
     tokens = [*wordpiece.tokens, "[unused1]", "[unused99]", "[unused2]", "[unused3]"]
