@@ -1,6 +1,6 @@
 r"""The table of recipes in docs/plan.md, compiled without a TPU.
 
-  python benchmarks/plan_tables.py    # all rows, which takes hours
+  python benchmarks/plan_tables.py    # all rows: half an hour or more
   python benchmarks/plan_tables.py bert_base    # the rows of one recipe
 
 Needs `pip install -e '.[tpu]'`, and no TPU.
