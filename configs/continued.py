@@ -13,7 +13,8 @@ Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
         --config.encoder.max_position_embeddings=1024, positions that the checkpoint
         lacks begin with initial values), and the bases of rotary positions
         (--config.encoder.rotary_base=160000).
-        The corpus must be built with the checkpoint's tokenizer. There may be several:
+        The corpus must be built with the checkpoint's tokenizer: that of a published
+        folder, or tokenizer/ in the corpus of a workdir. There may be several corpora:
         --config.data.corpus=NEW,OLD with --config.data.weights=3,1 keeps a quarter of
         the rows for the former kind of text. Use `run.extend_vocabulary` first to add
         the words of a domain. Moments and schedule start from scratch. The objective

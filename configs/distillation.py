@@ -14,8 +14,8 @@ Run:    python -m bert_jax.run.pretrain --config=configs/distillation.py \
             --workdir=DIR
         The teacher is a workdir, a checkpoint in it, or a folder of another project,
         that predicts masked tokens. If its hidden size is another, pass
-        --config.objective.hidden_weight=0. The corpus has its tokenizer, which
-        `run.convert --input=CHECKPOINT --to=native` writes for a published one. The
+        --config.objective.hidden_weight=0. The corpus has its tokenizer:
+        `run.build_corpus --tokenizer=CHECKPOINT` reads that of a published one. The
         teacher must be there when the run resumes, too.
 Cost:   not run yet. Each step adds the teacher's forward pass.
 """
