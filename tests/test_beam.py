@@ -51,8 +51,8 @@ def build_and_keep(job, index, split):
 build_state.build_and_keep = build_and_keep
 build_with_beam()
 """
-# Wrong options, a cluster that does not see the folder, a job that is cancelled, and a
-# store that does not answer.
+# Wrong options, a cluster that does not see the folder, a job that is cancelled, a
+# store that does not answer, and a signal.
 ERRORS = """
 show_error("'--runner=DirectRunner")
 show_error("--runner=Nonesuch")
@@ -77,6 +77,14 @@ def build_and_keep(job, index, split):
     raise Unavailable("the store does not answer")
 build_state.build_and_keep = build_and_keep
 show_error()
+
+def build_and_keep(job, index, split):
+    raise KeyboardInterrupt  # as by SIGTERM
+build_state.build_and_keep = build_and_keep
+try:
+    show_error()
+except KeyboardInterrupt:
+    print("stopped")
 """
 # The size of the graph of a job with many splits.
 GRAPH = """
@@ -139,6 +147,7 @@ def test_errors_of_options_and_workers_are_one_line(text_file, saved, tmp_path):
         f"UserError Beam's workers do not see the build in {tmp_path / 'c'}; give an ",
         "UserError Beam's job ended as CANCELLED; the same command continues",
         "Unavailable the store does not answer",
+        "stopped",
     ]
     lines = done.stdout.splitlines()
     assert len(lines) == len(expected) and "while running" not in done.stdout

@@ -62,6 +62,9 @@ def _wait(pipeline: apache_beam.Pipeline) -> None:
         if line := re.search(pattern, text):
             kind = UserError if line[1] == "UserError" else Unavailable
             raise kind(line[2]) from error
+        # Ctrl-C and SIGTERM, while this process builds a split.
+        if "KeyboardInterrupt [while running" in text:
+            raise KeyboardInterrupt from error
         raise
     if state != PipelineState.DONE:
         raise UserError(f"Beam's job ended as {state}; the same command continues")
