@@ -1,7 +1,6 @@
 """Runner that builds splits with local processes."""
 
 import concurrent.futures
-import concurrent.futures.process
 import contextlib
 import multiprocessing
 import multiprocessing.resource_tracker
@@ -12,6 +11,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 
 from bert_jax import storage
 from bert_jax.corpus import build_state, sources, splits
@@ -51,7 +51,14 @@ def run(
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for index, split in todo:
-                future = pool.submit(_build, index, split)
+                try:
+                    future = pool.submit(_build, index, split)
+                except Exception as error:
+                    # A worker was killed. If the pool closes its queue while another
+                    # worker starts, this may be an OSError or a ValueError.
+                    if pool._broken:
+                        raise BrokenProcessPool from error
+                    raise
                 futures[future] = index
                 future.add_done_callback(finished.put)
             processes = list(pool._processes.values())
@@ -61,7 +68,7 @@ def run(
                 if received:
                     raise KeyboardInterrupt
                 yield futures.pop(future), future.result()
-        except concurrent.futures.process.BrokenProcessPool as error:
+        except BrokenProcessPool as error:
             if received:  # sent to all processes
                 raise KeyboardInterrupt from error
             raise UserError(
