@@ -13,9 +13,10 @@ import zstandard
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, local_runner, sources
 
-# Functions that compress bytes, by the ending of a file's name.
+# Functions that compress bytes, by the ending of a file's name. Results are in names of
+# tests, so they must not have the time of day.
 COMPRESS = {
-    ".gz": functools.partial(gzip.compress, mtime=0),  # for names of tests
+    ".gz": functools.partial(gzip.compress, mtime=0),
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
     ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,

@@ -52,7 +52,7 @@ def _join(
     """Add special tokens to texts as the pipeline does, and as bert_jax."""
     given = json.loads(tokenizer.pipeline)["post_processor"]
     own = _post_processor(tokenizer, cls_is_last)
-    return pipelines.join(count, given), pipelines.join(count, own)
+    return pipelines.post_process(count, given), pipelines.post_process(count, own)
 
 
 def _post_processor(tokenizer: Tokenizer, cls_is_last: bool) -> dict[str, Any]:

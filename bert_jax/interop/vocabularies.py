@@ -254,7 +254,7 @@ def has_one_segment(folder: storage.Path, tokenizer: Tokenizer) -> bool:
     default = ["token_type_ids"] if has_ids else []
     if "token_type_ids" not in settings.value("model_input_names", list, default):
         return True
-    given = pipelines.join(2, json.loads(tokenizer.pipeline)["post_processor"])
+    given = pipelines.post_process(2, json.loads(tokenizer.pipeline)["post_processor"])
     return any(given.special_tokens_mask) and not any(given.type_ids)
 
 

@@ -246,7 +246,7 @@ class Tokenizer:
 
         One, if the pipeline does not join texts.
         """
-        joined = pipelines.join(2, self._values["post_processor"])
+        joined = pipelines.post_process(2, self._values["post_processor"])
         sources = joined.sequence_ids  # 0 and 1 for the texts, None for special tokens
         if {None, 0, 1} <= {*sources}:
             end = len(sources) - sources[::-1].index(0)

@@ -222,11 +222,11 @@ def join_texts(
     )
 
 
-def join(count: int, post_processor: Any) -> tokenizers.Encoding:
-    """Return one text or two, of one token each, with the special tokens of a step.
+def post_process(count: int, post_processor: Any) -> tokenizers.Encoding:
+    """Return one text or two, of one token each, after a pipeline's last step.
 
-    `post_processor` is the step as JSON values, or None. The token is of a vocabulary
-    made for this: in a real one, a text may have no tokens.
+    `post_processor` is this step as JSON values, or None. The texts are encoded with a
+    vocabulary made for this: with the pipeline's own, a text may have no tokens.
     """
     empty = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     values = {**json.loads(empty.to_str()), "post_processor": post_processor}
