@@ -128,15 +128,21 @@ def test_logits_have_the_loss_of_the_kernel():
     assert_equals_the_restatement(got, restated(*arrays_of()))
 
 
-def kernels(shape=(8, 16), columns=128, tensor=1, bias=True, **fields):
-    encoder = config.EncoderConfig(vocab_size=VOCAB_SIZE, hidden_size=columns)
+def shapes_of(shape, size, columns):
+    """Return the shapes of the arguments of `by_kernel`."""
+    types = [jnp.bfloat16, jnp.float32, jnp.float32, jnp.int32, jnp.float32]
+    shapes = [(*shape, columns), (size, columns), (size,), shape, shape]
+    return list(map(jax.ShapeDtypeStruct, shapes, types))
+
+
+def kernels(shape=(8, 250), columns=128, tensor=1, bias=True, **fields):
+    """Return the number of kernels; by default, 116 MiB of logits on each device."""
+    encoder = config.EncoderConfig(vocab_size=30522, hidden_size=columns)
     encoder = dataclasses.replace(encoder, **fields)
-    arrays = arrays_of(shape, columns=columns)
-    x, table, offsets, labels, weights = map(jnp.asarray, arrays)
     mesh = config.MeshConfig(data=2, tensor=tensor)
     mesh = sharding.make_mesh(mesh, jax.devices()[: 2 * tensor])
 
-    def loss(x, table, offsets):
+    def loss(x, table, offsets, labels, weights):
         logits = cross_entropy.VocabularyLogits(
             x, table, offsets if bias else None, encoder
         )
@@ -144,13 +150,14 @@ def kernels(shape=(8, 16), columns=128, tensor=1, bias=True, **fields):
         return terms["mlm_loss"].sum
 
     with sharding.use(mesh):
-        traced = jax.jit(jax.grad(loss)).trace(x, table, offsets)
+        traced = jax.jit(jax.grad(loss)).trace(*shapes_of(shape, 30592, columns))
         return count_kernels(traced)
 
 
 def test_tpus_use_the_kernels_where_shapes_allow():
     assert kernels() == kernels(bias=False) == 2
-    assert kernels(shape=(7, 16)) == 0
+    assert kernels(shape=(7, 250)) == 0
+    assert kernels(shape=(8, 230)) == 0  # 107 MiB
     assert kernels(columns=192) == 0
     assert kernels(tensor=2) == 0
     assert kernels(dtype="float32") == 0
@@ -168,11 +175,6 @@ def test_tpus_use_the_kernels_where_shapes_allow():
     ],
 )
 def test_kernels_compile(name, shape, size, columns):
-    types = [jnp.bfloat16, jnp.float32, jnp.float32, jnp.int32, jnp.float32]
-    shapes = [(*shape, columns), (size, columns), (size,), shape, shape]
-    arrays = [
-        jax.ShapeDtypeStruct(shape, dtype)
-        for shape, dtype in zip(shapes, types, strict=True)
-    ]
-    text = compiled_text(jax.jit(by_kernel).lower(*on_tpu(name, arrays)))
+    arrays = on_tpu(name, shapes_of(shape, size, columns))
+    text = compiled_text(jax.jit(by_kernel).lower(*arrays))
     assert "cross_entropy_forward" in text and "cross_entropy_backward" in text

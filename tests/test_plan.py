@@ -640,8 +640,8 @@ def test_command_prints_only_json():
     (phase,) = values["phases"]
     assert phase["length"] == 128 and phase["traffic"] == []
     # One layer of two is computed at all positions, forward and backward: its two ends,
-    # and its attention. After the last layer comes the cross entropy.
-    assert phase["cost"]["kernels"] == 8
+    # and its attention. The logits are too few for the cross entropy's kernels.
+    assert phase["cost"]["kernels"] == 6
     assert 0 < phase["cost"]["kernel_cycles"] < phase["cost"]["scheduled"]
     assert phase["cost"]["scheduled"] < phase["cycles"]
     seconds = phase["cost"]["scheduled"] / 1.5e9

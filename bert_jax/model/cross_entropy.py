@@ -45,7 +45,7 @@ def compare(
     """Return the cross entropy, and 1.0 where the label has the highest logit."""
     if not isinstance(logits, VocabularyLogits):
         return cross_entropy(logits, labels), is_correct(logits, labels)
-    decision = decisions.cross_entropy(logits.config, "tpu", labels.shape[0])
+    decision = decisions.cross_entropy(logits.config, "tpu", *labels.shape)
     if decision.implementation == decisions.PLAIN:
         return _plain(logits, labels)
     return lax.platform_dependent(logits, labels, tpu=_by_kernel, default=_plain)

@@ -40,6 +40,9 @@ class Objective(Protocol):
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return the shapes and types of the arrays of a batch, each with B rows."""
 
+    def predictions(self, length: int) -> int:
+        """Return P, the number of tokens of the vocabulary that a row predicts."""
+
     def sequence_flops(self, length: int) -> float:
         """Return the FLOPs of training on one sequence, by formula."""
 

@@ -31,6 +31,9 @@ class CausalLm(pretraining.PretrainingObjective):
         weights = jax.ShapeDtypeStruct((batch_size,), jnp.float32)
         return super().batch_shapes(batch_size, length) | {"weights": weights}
 
+    def predictions(self, length: int) -> int:
+        return length
+
     def sequence_flops(self, length: int) -> float:
         """Return the FLOPs of encoder and head, as if attention were not causal."""
         return flops.training(

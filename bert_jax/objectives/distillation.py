@@ -63,7 +63,7 @@ class Distillation(masked_lm.MaskedLm):
 
     def sequence_flops(self, length: int) -> float:
         """Add the teacher's forward pass."""
-        encoder, predictions = self.config.teacher_encoder, self._predictions(length)
+        encoder, predictions = self.config.teacher_encoder, self.predictions(length)
         forward = flops.encoder(
             encoder, length, self._states_computed(length, predictions)
         )

@@ -50,6 +50,10 @@ class LabelledObjective:
             shapes[name] = jax.ShapeDtypeStruct((batch_size,), dtype)
         return shapes
 
+    def predictions(self, length: int) -> int:
+        """Return 0: labels are not tokens of the vocabulary."""
+        return 0
+
     def sequence_flops(self, length: int) -> float:
         head = flops.classifier(self.encoder, self.num_logits)
         pooler, pooling = flops.pooler(self.encoder), self.encoder.pooler.pooling

@@ -46,7 +46,7 @@ class MaskedLm(pretraining.PretrainingObjective):
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         shapes = super().batch_shapes(batch_size, length)
-        predictions = self._predictions(length)
+        predictions = self.predictions(length)
         shapes |= pretraining.prediction_shapes("mlm", batch_size, predictions)
         if self._pair_task:
             pairs = (batch_size,)
@@ -58,8 +58,11 @@ class MaskedLm(pretraining.PretrainingObjective):
                 shapes[name] = jax.ShapeDtypeStruct(pairs, dtype)
         return shapes
 
+    def predictions(self, length: int) -> int:
+        return self.config.masking.predictions(length, self.config.examples_per_row)
+
     def sequence_flops(self, length: int) -> float:
-        predictions = self._predictions(length)
+        predictions = self.predictions(length)
         pairs = self.config.examples_per_row if self._pair_task else 0
         read = self._states_computed(length, predictions + pairs)
         forward = flops.encoder(self.encoder, length, read)
@@ -71,10 +74,6 @@ class MaskedLm(pretraining.PretrainingObjective):
     def _states_computed(self, length: int, wanted: int) -> int:
         """Return the number of hidden states that the last layer computes."""
         return wanted
-
-    def _predictions(self, length: int) -> int:
-        """Return P, the number of predictions in a row."""
-        return self.config.masking.predictions(length, self.config.examples_per_row)
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         counts = {"mlm_loss": jnp.sum(batch["mlm_weights"])}

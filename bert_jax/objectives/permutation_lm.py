@@ -30,15 +30,18 @@ class PermutationLm(pretraining.PretrainingObjective):
         return PermutationModel(self.encoder)
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
-        predictions = self.config.predictions(length)
+        predictions = self.predictions(length)
         return {
             **super().batch_shapes(batch_size, length),
             **pretraining.prediction_shapes("target", batch_size, predictions),
             "ranks": jax.ShapeDtypeStruct((batch_size, length), jnp.int32),
         }
 
+    def predictions(self, length: int) -> int:
+        return self.config.predictions(length)
+
     def sequence_flops(self, length: int) -> float:
-        predictions = self.config.predictions(length)
+        predictions = self.predictions(length)
         return flops.training(
             flops.encoder(self.encoder, length, predictions, targets=predictions)
             + flops.vocabulary(self.encoder, predictions)

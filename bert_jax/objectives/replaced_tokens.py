@@ -55,12 +55,15 @@ class ReplacedTokens(pretraining.PretrainingObjective):
         return model_lib.ReplacedTokensModel(self.encoder, self.generator)
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
-        predictions = self.config.masking.predictions(length)
+        predictions = self.predictions(length)
         shapes = super().batch_shapes(batch_size, length)
         return shapes | pretraining.prediction_shapes("mlm", batch_size, predictions)
 
+    def predictions(self, length: int) -> int:
+        return self.config.masking.predictions(length)
+
     def sequence_flops(self, length: int) -> float:
-        predictions = self.config.masking.predictions(length)
+        predictions = self.predictions(length)
         d = self.encoder.hidden_size
         return flops.training(
             flops.encoder(self.generator, length, predictions)

@@ -149,7 +149,11 @@ class Run:
                         platform,
                         rows,
                         phase.length,
-                        predicts_tokens=name == phase.objective.token_predictor,
+                        predictions=(
+                            phase.objective.predictions(phase.length)
+                            if name == phase.objective.token_predictor
+                            else 0
+                        ),
                         logits_reader=phase.objective.logits_reader,
                     )
                     for name, encoder in self.encoders.items()

@@ -30,6 +30,9 @@ HEAD_SIZES = (32, 64, 128)
 MAX_LENGTH_WITH_DISTANCES = 512
 # Rows of a block of the TPU's residual kernel, as many as a bfloat16 register has.
 ROW_CHUNK = 16
+# Smaller float32 logits stay in the chip's memory, where plain operations are faster
+# (docs/log.md, 2026-11-29).
+MIN_LOGITS_MIB = 112
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,20 +170,26 @@ def _residual_on_tpu(config, batch, length):
 
 
 def cross_entropy(
-    config: config_lib.EncoderConfig, platform: str, batch: int, reader: str = ""
+    config: config_lib.EncoderConfig,
+    platform: str,
+    batch: int,
+    predictions: int,
+    reader: str = "",
 ) -> Decision:
     """Decide how the cross entropy of predicted tokens is computed; see `attention`.
 
-    `reader` names another reader of the logits, which rules out a kernel; "" if none.
+    A row has `predictions` predicted tokens. `reader` names another reader of the
+    logits, which rules out a kernel; "" if none.
     """
     if config.kernels == "off":
         return Decision(PLAIN, "encoder.kernels=off")
     if platform != "tpu":
         return Decision(PLAIN, f"no kernel for platform {platform}")
-    return _first_reason(_cross_entropy_on_tpu(config, batch, reader), TPU_KERNEL)
+    reasons = _cross_entropy_on_tpu(config, batch, predictions, reader)
+    return _first_reason(reasons, TPU_KERNEL)
 
 
-def _cross_entropy_on_tpu(config, batch, reader):
+def _cross_entropy_on_tpu(config, batch, predictions, reader):
     yield reader, f"{reader} reads the logits, too"
     columns = config.embedding_columns
     yield config.dtype != "bfloat16", f"factors are {config.dtype}, not bfloat16"
@@ -192,6 +201,11 @@ def _cross_entropy_on_tpu(config, batch, reader):
     yield parts > 1, f"the vocabulary is split over {parts} devices"
     yield _too_old()
     yield _uneven_rows(batch)
+    rows = batch * predictions // per_device.parts("batch")
+    yield (
+        4 * rows * config.vocab_size < MIN_LOGITS_MIB * 2**20,
+        f"logits of less than {MIN_LOGITS_MIB} MiB on a device",
+    )
 
 
 def _too_much_float32(config, length):
@@ -244,7 +258,7 @@ def describe(
     batch: int,
     length: int,
     *,
-    predicts_tokens: bool,
+    predictions: int,
     logits_reader: str,
 ) -> str:
     """Say which implementation each part of an encoder has in training, and why.
@@ -252,9 +266,9 @@ def describe(
     Call it with the mesh in use. A last layer that computes some positions only may use
     plain operations even where this returns a kernel.
 
-    `batch` is the number of rows that are computed at once, over all devices. The loss
-    has a cross entropy over the vocabulary if `predicts_tokens`. Other arguments are as
-    in `attention` and `cross_entropy`.
+    `batch` is the number of rows that are computed at once, over all devices. Without
+    `predictions`, the loss has no cross entropy over the vocabulary. Other arguments
+    are as in `attention` and `cross_entropy`.
     """
     has_dropout = config.attention_dropout_rate > 0
     kinds = sorted({config.is_global(i) for i in range(config.num_layers)})
@@ -274,8 +288,8 @@ def describe(
         if is_global in kinds
     ]
     decided.append(("residuals", residual(config, platform, batch, length)))
-    if predicts_tokens:
-        decision = cross_entropy(config, platform, batch, logits_reader)
+    if predictions:
+        decision = cross_entropy(config, platform, batch, predictions, logits_reader)
         decided.append(("cross entropy", decision))
     parts: dict[str, list[str]] = {}  # by decision
     for part, decision in decided:
