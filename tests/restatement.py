@@ -5,6 +5,7 @@ the original. It shares only the reader of shards with the package.
 """
 
 import collections
+import functools
 import itertools
 import math
 from fractions import Fraction
@@ -106,6 +107,21 @@ def rows_of_phase(config, phase):
     return phase.steps * phase.batch_size // config.data.shard_groups
 
 
+@functools.cache
+def deal(key, counts, block):
+    """Return the rounds of a block, as lists of a corpus and its row."""
+    deck = [number for number, count in enumerate(counts) for _ in range(count)]
+    num_rounds, rounds = BLOCK // 256, []
+    next_rows = [block * count for count in counts]
+    for i in range(num_rounds):
+        hand = permute(i, num_rounds, word(word(key, block), num_rounds))
+        rounds.append([])
+        for number in deck[hand::num_rounds]:
+            rounds[-1].append((number, next_rows[number]))
+            next_rows[number] += 1
+    return rounds
+
+
 class Mixture:
     """The rows of a phase of several corpora, for one group of the shards of each."""
 
@@ -152,13 +168,9 @@ class Mixture:
 
     def at(self, position):
         """Return the corpus at a position, and the row of this corpus."""
-        block, place = divmod(position, BLOCK)
-        place = permute(place, BLOCK, word(self.key, block))
-        number = 0
-        while place >= self.counts[number]:
-            place -= self.counts[number]
-            number += 1
-        own = block * self.counts[number] + place
+        block, i = position // BLOCK, position % BLOCK // 256
+        card = permute(position % 256, 256, word(word(self.key, block), i))
+        number, own = deal(self.key, tuple(self.counts), block)[i][card]
         left = self.left[number]
         if own < len(left):
             return number, left[own]

@@ -1,8 +1,13 @@
 """The mixture of several corpora: a corpus for each row of a run.
 
-The positions of a run are cut into blocks. A corpus has the same number of rows in each
-block, by its weight (`corpus/mixture.py`), in random order. So shares are exact in the
-long run, and a position determines the row of a corpus without counting earlier rows.
+The positions of a run are cut into blocks, and blocks into rounds. A corpus has the
+same number of rows in each block, by its weight (`corpus/mixture.py`). The rows of a
+block, sorted by corpus, are dealt to its rounds like cards, so that a round has the
+share of each corpus, rounded up or down. Rounds are in random order, and so are the
+rows of a round.
+
+So each corpus is read in its order, except that its rows in a round are shuffled. A
+position determines the row of a corpus without counting the rows before its block.
 
 A phase with other weights begins new blocks, mostly in the middle of a block of the
 phase before. The new phase first takes the remaining rows of that block. So no chunk is
@@ -16,6 +21,9 @@ import tensorflow as tf
 
 from bert_jax.corpus.mixture import BLOCK
 from bert_jax.data import random_bits
+
+# Rows in a round.
+ROUND = 2**8
 
 
 class Leftover(NamedTuple):
@@ -38,6 +46,7 @@ class Mixing:
         """
         self.counts = counts
         self._ends = tf.constant(np.cumsum(counts))
+        self._begins = self._ends - counts
         self._key = key
         empty = np.zeros(0, np.int64)
         leftover = leftover or Leftover([empty] * len(counts), [0] * len(counts))
@@ -55,20 +64,50 @@ class Mixing:
         Block b has rows n b to n b + n - 1 of a corpus with n rows in a block. Row 0 is
         the first row that earlier phases have left.
 
-        The position, int64 [B], is counted from the first phase with these weights.
+        Positions, ascending int64 [B], count from the first phase with these weights.
 
         Returns:
           int64 [B] twice: the corpus, and the position in the order of this corpus.
         """
-        block, place = position // BLOCK, position % BLOCK
-        place = random_bits.permute(place, BLOCK, random_bits.fold_in(self._key, block))
+        block = position // BLOCK
+        blocks = tf.range(block[0], block[-1] + 1)
+        hands, before = self._rounds(blocks)
+        at = tf.stack([block - block[0], position % BLOCK // ROUND], axis=1)
+        hand = tf.gather_nd(hands, at)  # [B]
+        key = random_bits.fold_in(self._key, block, at[:, 1])
+        card = random_bits.permute(position % ROUND, ROUND, key)
+        num_rounds = BLOCK // ROUND
+        place = card * num_rounds + hand  # among the sorted rows of the block
         corpus = tf.searchsorted(self._ends, place, side="right", out_type=tf.int64)
-        count = tf.gather(self.counts, corpus)
-        row = block * count + place - (tf.gather(self._ends, corpus) - count)
+        first_card = -((hand - tf.gather(self._begins, corpus)) // num_rounds)
+        row = block * tf.gather(self.counts, corpus) + card - first_card
+        row += tf.gather_nd(before, tf.concat([at, corpus[:, None]], axis=1))
         size = tf.gather(self._sizes, corpus)
         left = tf.gather(self._before, corpus) + tf.minimum(row, size)
         new = tf.gather(self._next_row, corpus) + row - size
         return corpus, tf.where(row < size, tf.gather(self._left, left), new)
+
+    def _rounds(self, blocks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the hand that each round of some blocks has, and the rows before it.
+
+        With R rounds, hand h has the places h, h + R, h + 2R, ... of the sorted rows.
+
+        Args:
+          blocks: int64 [N].
+
+        Returns:
+          int64 [N, R], the hands; and int64 [N, R, corpora], the number of rows of each
+          corpus in earlier rounds of the block.
+        """
+        num_rounds = BLOCK // ROUND
+        index = tf.zeros_like(blocks)[:, None] + tf.range(num_rounds, dtype=tf.int64)
+        key = random_bits.fold_in(self._key, blocks, num_rounds)[:, None]
+        hands = random_bits.permute(index, num_rounds, key)  # [N, R]
+        begins, ends = (
+            -((hands[..., None] - limits) // num_rounds)  # first card at or after
+            for limits in (self._begins, self._ends)
+        )
+        return hands, tf.cumsum(ends - begins, axis=1, exclusive=True)
 
     def leftover(self, position: int) -> Leftover:
         """Return the rows that are left when all positions before this are taken."""
