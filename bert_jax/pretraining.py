@@ -64,7 +64,7 @@ def pretrain(
     with session.prepare(config.loop) as ledger:
         corpora = mixture.open_corpora(config.data.folders)
         mixture.check_counts(config, corpora)
-        if config.init_from:
+        if config.init_from or "init_from" in overrides:
             source = warm_start.find_source(config, folder)
             warm_start.check_tokenizer(source, corpora[0])
             config = warm_start.with_encoder_of(config, source, overrides)
@@ -129,7 +129,7 @@ def make_run(
     """
     config.check_phases_fit()
     for name, encoder in config.encoders.items():
-        sharding.check_encoder(mesh, encoder, name)
+        sharding.check_encoder(mesh, encoder, config_lib.FIELD_PREFIXES[name])
     for i, phase in enumerate(config.phases):
         where = f"phases[{i}]."
         sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)

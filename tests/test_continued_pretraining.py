@@ -38,10 +38,14 @@ def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
     for init_from, message in (
         ("/nowhere", "nowhere is not a folder"),
         ("CHECKPOINT", "init_from is not set; pass --config.init_from=DIR"),
+        (
+            "",
+            "init_from is not set; pass --config.init_from=DIR",
+        ),  # on the command line
     ):
         asked = make_config(corpus, init_from)
         with pytest.raises(UserError, match=message):
-            pretraining.pretrain(asked, str(tmp_path / "run"))
+            pretraining.pretrain(asked, str(tmp_path / "run"), ["init_from"])
     assert not (tmp_path / "run").exists()
 
 
@@ -222,6 +226,11 @@ def test_phases_are_checked_when_the_architecture_is_known():
         with pytest.raises(UserError, match=message):
             check("")
     longer = dataclasses.replace(asked.encoder, max_position_embeddings=1024)
+    imitates = config.DistillationConfig(teacher_encoder=asked.encoder)
+    distilled = dataclasses.replace(asked, encoder=longer, objective=imitates)
+    message = "more than objective.teacher_encoder.max_position_embeddings=512"
+    with pytest.raises(UserError, match=message):
+        distilled.check_phases_fit()
     with pytest.raises(UserError, match="needs encoder.positions='rotary'"):
         dataclasses.replace(asked, encoder=longer).check_phases_fit()
 
@@ -259,6 +268,24 @@ def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
     reported = capsys.readouterr().err
     assert "embeddings/position_embedding: rows 64 to 95 are new\n" in reported
     assert "embeddings/segment_embedding: rows 1 to 1 are dropped\n" in reported
+
+
+def test_a_run_warns_if_the_batches_of_its_source_come_again(
+    corpus, pretrained, tmp_path, capsys
+):
+    asked = make_config(corpus, pretrained)
+    source = warm_start.find_source(asked, str(tmp_path))
+    asked = warm_start.with_encoder_of(asked, source, ())
+    shorter = dataclasses.replace(asked.phases[0], length=16)
+    for changes, expected in (
+        ({}, True),
+        ({"seed": 1}, False),
+        ({"phases": (shorter,)}, False),
+        ({"data": config.DataConfig(fingerprint="another")}, False),
+    ):
+        begin(dataclasses.replace(asked, **changes), corpus, tmp_path)
+        warning = "had this corpus, length and seed=0, too; its batches come again"
+        assert (warning in capsys.readouterr().err) == expected
 
 
 def test_the_head_of_left_to_right_goes_on_with_masked_tokens(corpus, tmp_path, capsys):

@@ -251,8 +251,10 @@ def test_models_and_batches_that_do_not_fit_are_refused():
     head = config.PredictionHeadConfig(num_layers=1, width=10)
     wide = dataclasses.replace(TINY, prediction_head=head)
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=4))
-    with pytest.raises(UserError, match=r"fsdp=4 .*prediction_head\.width=10"):
-        sharding.check_encoder(mesh, wide)
+    with pytest.raises(
+        UserError, match=r"fsdp=4 .* generator's prediction_head\.width"
+    ):
+        sharding.check_encoder(mesh, wide, config.FIELD_PREFIXES["generator"])
     with pytest.raises(UserError, match=r"phases\[0\]\.batch_size=12 .* 8 parts"):
         sharding.check_batch(mesh, "phases[0].", 12, 1)
     with pytest.raises(UserError, match=r"batch_size=8 .* 16: .* 2 micro-batches"):

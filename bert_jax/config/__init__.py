@@ -37,7 +37,12 @@ from bert_jax.config.objectives import (
     PermutationLmConfig,
     ReplacedTokensConfig,
 )
-from bert_jax.config.pretraining import DataConfig, PhaseConfig, PretrainConfig
+from bert_jax.config.pretraining import (
+    FIELD_PREFIXES,
+    DataConfig,
+    PhaseConfig,
+    PretrainConfig,
+)
 from bert_jax.config.tasks import (
     FINETUNE_COMMANDS,
     GLUE,

@@ -116,6 +116,15 @@ class PhaseConfig:
         check_shares(where, self)
 
 
+# What comes before the name of an encoder's field in a message. The config of a
+# generator is derived from others.
+FIELD_PREFIXES = {
+    "encoder": "encoder.",
+    "teacher": "objective.teacher_encoder.",
+    "generator": "the generator's ",
+}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
     """Config of `run.pretrain`."""
@@ -165,7 +174,7 @@ class PretrainConfig:
 
     @property
     def encoders(self) -> dict[str, EncoderConfig]:
-        """All encoders of a step, by name."""
+        """All encoders of a step, by the names of `FIELD_PREFIXES`."""
         encoders = {"encoder": self.encoder}
         if isinstance(self.objective, ReplacedTokensConfig):
             encoders["generator"] = self.objective.generator(self.encoder)
@@ -227,11 +236,11 @@ class PretrainConfig:
             types = each.type_vocab_size
             if objective.segments not in SINGLE_SEGMENTS and types < 2:
                 more = ", or the number to 2 or more" if name == "encoder" else ""
-                path = "objective.teacher_encoder" if name == "teacher" else name
+                path = f"{where}objective.segments"
                 raise UserError(
-                    f"{where}{path}.type_vocab_size={types} cannot tell the two "
-                    f"segments of {where}objective.segments={objective.segments!r} "
-                    f"apart; set {where}objective.segments=full_sentences{more}"
+                    f"{where}{FIELD_PREFIXES[name]}type_vocab_size={types} cannot tell "
+                    f"the two segments of {path}={objective.segments!r} apart; set "
+                    f"{path}=full_sentences{more}"
                 )
         requirements = [("encoder.causal", objective.causal, "objective.kind")]
         if objective.segments in PAIR_TASKS:  # answered from [CLS]
@@ -250,14 +259,14 @@ class PretrainConfig:
     def check_phases_fit(self, where: str = "") -> None:
         """Check phases and rotary bases against the architectures of the encoders."""
         for name, each in self.encoders.items():
-            each.check_rotary_bases(f"{where}{name}.")
+            each.check_rotary_bases(f"{where}{FIELD_PREFIXES[name]}")
         for i, phase in enumerate(self.phases):
             here = f"{where}phases[{i}]."
             for name, each in self.encoders.items():
                 if phase.length > each.max_position_embeddings:
                     raise UserError(
                         f"{here}length={phase.length} is more than "
-                        f"{where}{name}.max_position_embeddings="
+                        f"{where}{FIELD_PREFIXES[name]}max_position_embeddings="
                         f"{each.max_position_embeddings}"
                     )
             for name in _ROTARY_BASES:

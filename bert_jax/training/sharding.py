@@ -97,11 +97,11 @@ def num_slices(devices: Sequence[jax.Device]) -> int:
 
 
 def check_encoder(
-    mesh: Mesh, encoder: config_lib.EncoderConfig, name: str = "encoder"
+    mesh: Mesh, encoder: config_lib.EncoderConfig, where: str = "encoder."
 ) -> None:
     """Check that the mesh axes divide the dimensions of an encoder.
 
-    `name` is its name in `Run.encoders`, for messages.
+    `where` comes before the names of its fields in messages.
     """
     for field, size, axis in (
         ("hidden_size", encoder.hidden_size, "fsdp"),
@@ -113,13 +113,13 @@ def check_encoder(
     ):
         if size % mesh.shape[axis]:
             raise UserError(
-                f"mesh.{axis}={mesh.shape[axis]} does not divide {name}.{field}={size}"
+                f"mesh.{axis}={mesh.shape[axis]} does not divide {where}{field}={size}"
             )
     tensor, tokens = mesh.shape["tensor"], encoder.padded_vocab_size
     if tokens % tensor:
         raise UserError(
             f"mesh.tensor={tensor} does not divide the padded vocabulary of {tokens} "
-            f"tokens; {name}.vocab_multiple, which pretraining sets, is not a multiple "
+            f"tokens; {where}vocab_multiple, which pretraining sets, is not a multiple "
             f"of {tensor}"
         )
 
