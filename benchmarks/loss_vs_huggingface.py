@@ -94,7 +94,7 @@ def bert_jax_losses(objective, settings, batches):
         state, _ = train_step(state, batch)
         # The state adds up metrics since the last report. Report each step.
         sums = jax.device_get(state.metric_sums)
-        losses.append(metric_sums.report(objective.losses, sums)["loss"])
+        losses.append(metric_sums.report(objective.loss_weights, sums)["loss"])
         zeros = jax.tree.map(jax.numpy.zeros_like, state.metric_sums)
         state = state.replace(metric_sums=zeros)
     return np.array(losses), initial

@@ -303,7 +303,7 @@ def held_out(params, config: config_lib.PretrainConfig) -> dict[str, float]:
     for batch in data.held_out[0].batches():
         added = jax.device_get(sums(params, batch))
         total = jax.tree.map(np.add, total, added) if total else added
-    return metric_sums.report(objective.losses, total)
+    return metric_sums.report(objective.loss_weights, total)
 
 
 def blimp(folder: pathlib.Path, values: argparse.Namespace) -> dict[str, float]:

@@ -74,7 +74,7 @@ def main() -> None:
     )
     step = jax.jit(train_step(model, optimizer), donate_argnums=(0, 1))
     text = step.lower(*arguments).compile().as_text()
-    measured = cost.measure(hlo.Program(text), opened.rates, dump.take())
+    measured = cost.measure(hlo.Program(text), opened.rates, dump.read_cycles())
     print(
         f"{args.rows} of {args.length}, {args.layers} layers, {args.topology}: "
         f"{measured.estimated / 1e6:.1f} million cycles by the compiler's estimate, "

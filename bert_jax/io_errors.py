@@ -13,8 +13,8 @@ from bert_jax.errors import Unavailable, UserError
 # Parts of libraries' messages about transient failures. TensorStore also says
 # RESOURCE_EXHAUSTED of a full disk.
 _TRANSIENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
-# Parts of messages about HTTP statuses 401 and 403, of gcsfs (whose other errors have a
-# `code`), TensorStore and TensorFlow.
+# Parts of the messages of gcsfs, TensorStore and TensorFlow when a store refuses access
+# (HTTP 401 and 403). Some errors of gcsfs have only this text, others have a `code`.
 _REFUSED = (
     *("Forbidden: ", "PERMISSION_DENIED", "UNAUTHENTICATED"),
     *("HTTP response code 401", "HTTP response code 403"),

@@ -159,7 +159,7 @@ def _phase(
     name = f"phase {index + 1}/{count}, length {phase.length}"
     return Phase(
         name=name if count > 1 else "pretraining",
-        objective=_objective(config.of_phase(index)),
+        objective=_objective(config.for_phase(index)),
         steps=phase.steps,
         lengths=(phase.length,),
         batch_size=phase.batch_size,
@@ -202,7 +202,7 @@ def _held_out(
     for name, corpus, weight in zip(
         mixture.names(corpora),
         corpora,
-        mixture.weights(config.of_phase(index).data, corpora),
+        mixture.weights(config.for_phase(index).data, corpora),
         strict=True,
     ):
         if corpus.count(shards.HELD_OUT, "documents") < 2:
@@ -227,7 +227,7 @@ def _baselines(
     """Return the baselines of evaluations, computed from held-out token counts."""
     frequencies = token_counts / token_counts.sum()
     by_metric = unigram_baseline.by_metric(
-        _objective(config).losses, frequencies, config.objective.masking
+        _objective(config).loss_weights, frequencies, config.objective.masking
     )
     return {
         metrics_file.UNIGRAM_ENTROPY: unigram_baseline.entropy(frequencies),

@@ -37,9 +37,10 @@ def parse(arg: str, variants: Sequence[str] = ()) -> tuple[str, bool]:
 def set_size(
     cfg: ml_collections.ConfigDict, num_layers: int, hidden_size: int, num_heads: int
 ) -> None:
-    """Set the encoder's size, with BERT's ratio of the feed-forward network's width.
+    """Set the encoder's size.
 
-    The vocabulary is left open: it is the corpus's.
+    As in BERT, the feed-forward network is four times as wide as the hidden states. The
+    vocabulary is left open: it is the corpus's.
     """
     cfg.encoder.update(vocab_size=0, num_layers=num_layers, num_heads=num_heads)
     cfg.encoder.update(hidden_size=hidden_size, intermediate_size=4 * hidden_size)

@@ -77,7 +77,7 @@ def fill_in_fingerprint(config: T, source: Source) -> T:
     """Return the config of a run with `init_fingerprint`. All processes must call it.
 
     Raises:
-      UserError: The parameters are not those that the run started from.
+      UserError: The parameters have changed since the run started.
     """
     return config_lib.fill_in(
         config,
@@ -202,8 +202,8 @@ def load_initial_params(
 ) -> step_lib.TrainState:
     """Return the initial state with its parameters replaced by those of a checkpoint.
 
-    Rows of a table that the checkpoint lacks keep their initial values. The head of
-    left to right continues as that of masked tokens, and the reverse.
+    Rows of a table that the checkpoint lacks keep their initial values. The head of a
+    left-to-right model initialises the head for masked tokens, and the reverse.
     """
     shapes = parameters.flatten(run.state_shapes.params)
     in_source = dict(shapes)

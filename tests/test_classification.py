@@ -227,16 +227,16 @@ def test_pairs_and_single_texts_do_not_mix(wordpiece, tmp_path):
 
 def test_metrics_of_classes_by_hand():
     predicted, labels = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])
-    got = classification_scores.of_classes(predicted, labels, 2)
+    got = classification_scores.score_classes(predicted, labels, 2)
     assert got["f1"] == pytest.approx(2 * 1 * 0.5 / 1.5)  # of the second class
-    alone = classification_scores.of_classes(labels[:1], labels[:1], 2)
+    alone = classification_scores.score_classes(labels[:1], labels[:1], 2)
     assert alone["accuracy"] == 1 and alone["matthews"] == 0  # and no warning
-    constant = classification_scores.of_classes(np.zeros(4, int), labels, 2)
+    constant = classification_scores.score_classes(np.zeros(4, int), labels, 2)
     assert constant["matthews"] == constant["f1"] == 0.0
     # 0 is never taken for itself; precision 1/2 and recall 1 for 1; 2 is always met.
     # The fourth class is neither a label nor predicted, and does not count.
     predicted, labels = np.array([1, 1, 2, 2]), np.array([0, 1, 2, 2])
-    got = classification_scores.of_classes(predicted, labels, 4)
+    got = classification_scores.score_classes(predicted, labels, 4)
     assert got["accuracy"] == 3 / 4
     assert got["macro_f1"] == pytest.approx((0 + 2 / 3 + 1) / 3)
     # Gorodkin: (c s - p.t) / sqrt((s^2 - p.p) (s^2 - t.t)) = (12 - 6) / sqrt(8 * 10).
@@ -245,11 +245,13 @@ def test_metrics_of_classes_by_hand():
 
 def test_metrics_of_numbers_by_hand():
     labels = np.array([0, 1, 2, 3], np.float32)
-    got = classification_scores.of_numbers(np.array([0, 1, 8, 27], np.float32), labels)
+    got = classification_scores.score_numbers(
+        np.array([0, 1, 8, 27], np.float32), labels
+    )
     # Deviations -1.5 -0.5 0.5 1.5 and -9 -8 -1 18.
     assert got["pearson"] == pytest.approx(44 / np.sqrt(5 * 470))
     assert got["spearman"] == pytest.approx(1.0)
-    constant = classification_scores.of_numbers(np.ones(4, np.float32), labels)
+    constant = classification_scores.score_numbers(np.ones(4, np.float32), labels)
     assert np.isnan([constant["pearson"], constant["spearman"]]).all()
 
 

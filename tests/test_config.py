@@ -163,8 +163,8 @@ def test_a_rotary_base_where_positions_are_not_rotary_is_refused(name):
         config.from_configdict(config.PretrainConfig, cfg)
     cfg.encoder.update(positions="rotary", attention_window=8, global_layer_every=3)
     built = config.from_configdict(config.PretrainConfig, cfg)
-    assert getattr(built.of_phase(0).encoder, name) == 160_000
-    assert built.of_phase(1).encoder == built.encoder
+    assert getattr(built.for_phase(0).encoder, name) == 160_000
+    assert built.for_phase(1).encoder == built.encoder
 
 
 @pytest.mark.parametrize(

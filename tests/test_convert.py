@@ -278,7 +278,7 @@ def test_words_of_an_exported_tagger_have_a_space_before_them(
 
 def spec_of(objective):
     """Return the class for a model of an objective, without its parameters."""
-    about = metadata_lib.of_run(run_of(objective), objective, TOKENIZER)
+    about = metadata_lib.make(run_of(objective), objective, TOKENIZER)
     return lazy_checkpoint.spec_of(lazy_checkpoint.LazyCheckpoint("run", about, {}))
 
 

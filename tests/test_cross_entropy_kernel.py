@@ -121,7 +121,7 @@ def test_logits_have_the_loss_of_the_kernel():
 
     def run(*factors):
         logits = cross_entropy.VocabularyLogits(*factors, encoder)
-        return cross_entropy.compare(logits, labels)
+        return cross_entropy.loss_and_accuracy(logits, labels)
 
     values, pullback = jax.vjp(run, x, table, bias)
     got = *values, *pullback((gradient, jnp.ones_like(gradient)))

@@ -89,7 +89,7 @@ def test_the_loss_equals_its_restatement(temperature):
     loss, count = got["teacher_loss"]
     np.testing.assert_allclose(loss, (divergence * weights).sum(), rtol=1e-5)
     assert count == weights.sum() == objective.counts(batch)["teacher_loss"]
-    assert distilled(teacher_weight=0.5).losses["teacher_loss"] == 0.5
+    assert distilled(teacher_weight=0.5).loss_weights["teacher_loss"] == 0.5
     agree = logits[0].argmax(-1) == logits[1].argmax(-1)
     assert got["teacher_accuracy"].sum == (agree * weights).sum()
     alone = sums_of(masked_lm.MaskedLm(TINY), student, batch)
@@ -127,7 +127,7 @@ def test_the_loss_of_hidden_states_equals_its_restatement(layers):
     loss, count = got["hidden_loss"]
     assert count == is_text.sum() == objective.counts(batch)["hidden_loss"]
     np.testing.assert_allclose(loss / count, distances[:, is_text].mean(), rtol=1e-5)
-    assert objective.losses["hidden_loss"] == 2.0
+    assert objective.loss_weights["hidden_loss"] == 2.0
 
 
 def test_hidden_states_change_no_other_loss():

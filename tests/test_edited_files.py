@@ -202,7 +202,7 @@ def test_damaged_lines_are_left_out(tmp_path):
 
 
 def test_metrics_without_records_are_refused(tmp_path):
-    with pytest.raises(UserError, match="cannot read .*No such file"):
+    with pytest.raises(UserError, match="has no metrics.jsonl; give the workdir"):
         metrics_file.read(tmp_path)
     (tmp_path / "metrics.jsonl").write_text("null\n")
     with pytest.raises(UserError, match="has no records"):

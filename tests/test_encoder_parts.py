@@ -429,7 +429,7 @@ def test_gpus_round_products_that_are_rounded_anyway():
 
         def loss(params):
             sums = sums_of(objective, params, batch)
-            return sum(sums[name].sum for name in objective.losses)
+            return sum(sums[name].sum for name in objective.loss_weights)
 
         traced = jax.jit(jax.grad(loss)).trace(params)
         text = traced.lower(lowering_platforms=(platform,)).as_text()

@@ -19,7 +19,7 @@ from bert_jax import config, prediction
 from bert_jax.errors import UserError
 from bert_jax.model.heads import make_encoder
 from bert_jax.objectives import causal_lm, masked_lm
-from bert_jax.prediction import feature_files, input_files
+from bert_jax.prediction import feature_files, text_files
 from bert_jax.prediction import features as features_lib
 
 # Texts, their tokens, and how many of these are of the first segment.
@@ -257,20 +257,20 @@ def test_lines_pairs_and_empty_lines(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffäb\r\n\n a ||| b c \na|||b\na ||| b ||| c\n".encode())
     expected = ["äb", "", ("a", "b c"), "a|||b", ("a ||| b", "c")]
-    assert list(input_files.read_texts(str(path))) == expected
+    assert list(text_files.read_texts(str(path))) == expected
     content = path.read_bytes()
     packed = tmp_path / "a.txt.gz"
     packed.write_bytes(gzip.compress(content))
-    assert list(input_files.read_texts(str(packed))) == expected
+    assert list(text_files.read_texts(str(packed))) == expected
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    assert list(input_files.read_texts("-")) == expected
+    assert list(text_files.read_texts("-")) == expected
 
 
 def test_columns(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text('id\tq\ta\n1\tx ||| y\t"\n\n2\t\tz\n\n')
-    assert list(input_files.read_texts(str(path), "q")) == ["x ||| y", ""]
-    assert list(input_files.read_texts(str(path), "a", "q")) == [
+    assert list(text_files.read_texts(str(path), "q")) == ["x ||| y", ""]
+    assert list(text_files.read_texts(str(path), "a", "q")) == [
         ('"', "x ||| y"),
         ("z", ""),
     ]
@@ -296,7 +296,7 @@ def test_unreadable_files_are_refused(content, columns, message, tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(content)
     with pytest.raises(UserError) as error:
-        list(input_files.read_texts(str(path), *columns))
+        list(text_files.read_texts(str(path), *columns))
     assert f"{tmp_path}/{message}" in str(error.value)
 
 
@@ -305,7 +305,7 @@ def test_truncated_gzip_file_is_refused(tmp_path):
     whole = gzip.compress("".join(f"line {i}\n" for i in range(9999)).encode())
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"cannot read .*a\.gz: "):
-        list(input_files.read_texts(str(path)))
+        list(text_files.read_texts(str(path)))
 
 
 # ---- the program

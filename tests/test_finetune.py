@@ -414,7 +414,7 @@ def test_scoring_sends_a_heartbeat_after_each_batch(pretrained, task):
     ("repeats", "file", "message"),
     [
         (2, "config.json", "holds one run; with repeats=2, give another --workdir"),
-        (1, "seed-3/config.json", "holds several runs, of other seeds"),
+        (1, "seed-3/config.json", "holds runs of several seeds"),
     ],
 )
 def test_one_run_and_several_need_folders_of_their_own(

@@ -116,7 +116,7 @@ def test_transformers_reads_both_halves_of_an_electra(tmp_path):
     }
     asked = config.ReplacedTokensConfig(generator_size=0.5, generator_layers=0.5)
     read = half["discriminator"]
-    about = metadata_lib.of_run(
+    about = metadata_lib.make(
         config.PretrainConfig(encoder=read.metadata.encoder, objective=asked),
         replaced_tokens.ReplacedTokens(read.metadata.encoder, asked),
         read.metadata.tokenizer,

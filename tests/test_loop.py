@@ -321,7 +321,7 @@ def test_the_rest_of_a_phase_is_described_once(window):
     window.close(none)
     count(99, 9.9)
     line = window.describe_remaining_time(6960)
-    assert line.startswith("about 12 min for the other 6,9")
+    assert line.startswith("about 12 min for the remaining 6,9")
     window.close(none)
     count(100, 9.9)
     assert window.describe_remaining_time(6800) == ""
@@ -339,14 +339,16 @@ def test_the_rest_of_a_phase_is_described_if_there_are_many_reports(window):
     assert lines == [
         "",
         "",
-        "about 8.2 h for the other 990 steps, without evaluations",
+        "about 8.2 h for the remaining 990 steps, without evaluations",
     ]
 
 
 def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypatch):
     """Losses and gradients may all have been finite."""
     seen = iter([True, True, False])  # the first one only compiles
-    monkeypatch.setattr(programs, "is_finite", lambda mesh: lambda tree: next(seen))
+    monkeypatch.setattr(
+        programs, "make_finite_check", lambda mesh: lambda tree: next(seen)
+    )
     run_config = small_config(corpus, checkpoint_every=4)
     with pytest.raises(UserError, match=r"step 8: the parameters .* checkpoint is 4"):
         pretraining.pretrain(run_config, str(tmp_path / "run"))

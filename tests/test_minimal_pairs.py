@@ -58,7 +58,7 @@ def sentences(count):
 def loss_sum(objective, params, batch):
     """Return the sum of an objective's first loss over a batch."""
     sums = sums_of(objective, params, batch)
-    return sums[next(iter(objective.losses))].sum
+    return sums[next(iter(objective.loss_weights))].sum
 
 
 def batch_of(ids):

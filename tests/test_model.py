@@ -49,7 +49,7 @@ def test_initial_values_and_loss():
     layers = params["encoder"]["layers"]["intermediate"]["kernel"]
     assert not np.array_equal(layers[0], layers[1])
     sums = sums_of(objective, params, random_batch(encoder, size=16, length=64))
-    loss = metric_sums.report(objective.losses, sums)["loss"]
+    loss = metric_sums.report(objective.loss_weights, sums)["loss"]
     assert abs(loss - 11.02) < 0.2
 
 

@@ -109,13 +109,13 @@ def test_terms_have_the_declared_names(name):
     got = measure(name, batch)
     assert set(got) == set(objective.metrics)
     assert len(objective.metrics) == len(set(objective.metrics))
-    assert objective.losses.keys() <= got.keys()
+    assert objective.loss_weights.keys() <= got.keys()
     assert "padding_fraction" in got
     counts = objective.counts(batch)
-    assert counts.keys() == objective.losses.keys()
-    for loss in objective.losses:
+    assert counts.keys() == objective.loss_weights.keys()
+    for loss in objective.loss_weights:
         assert counts[loss] == got[loss].count > 0
-    assert all(weight > 0 for weight in objective.losses.values())
+    assert all(weight > 0 for weight in objective.loss_weights.values())
     for term in got.values():
         assert term.sum.dtype == term.count.dtype == jnp.float32
         assert term.sum.shape == term.count.shape == ()
@@ -195,7 +195,7 @@ def test_dropout_and_sampling_have_separate_keys(name):
     batch = small_batch(name)
     plain = measure(name, batch)
     assert jax.tree.all(jax.tree.map(np.array_equal, measure(name, batch), plain))
-    loss, others = next(iter(OBJECTIVES[name].losses)), range(8, 8 + ROWS)
+    loss, others = next(iter(OBJECTIVES[name].loss_weights)), range(8, 8 + ROWS)
     assert measure(name, batch, dropout=others)[loss].sum != plain[loss].sum
     resampled = measure(name, batch, sampling=others)
     changed = {metric for metric in plain if resampled[metric].sum != plain[metric].sum}

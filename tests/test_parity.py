@@ -216,7 +216,7 @@ def test_each_class_agrees_with_transformers(case):
     if not has_loss:
         return
     if not case.endswith("answering"):  # padding is no answer here
-        loss = metric_sums.report(objective.losses, sums)["loss"]
+        loss = metric_sums.report(objective.loss_weights, sums)["loss"]
         assert_close(loss, expected["loss"], 1e-5)
     if expected_gradients:
         assert_gradients_agree(gradients, stored.spec, expected_gradients)

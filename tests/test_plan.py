@@ -84,7 +84,7 @@ def test_collectives_in_all_positions():
     """
     text = (FIXTURES / "collectives.txt").read_text(encoding="utf-8")
     program = hlo.Program(text)
-    got = collectives.find(program)
+    got = collectives.find_collectives(program)
     summary = [
         (c.kind, c.size, c.groups.shape if c.groups is not None else None)
         for c in sorted(got, key=lambda c: (c.kind, c.size, c.groups is not None))
@@ -131,7 +131,7 @@ def test_a_permutation_that_moves_nothing_is_no_collective():
     text = (FIXTURES / "collectives.txt").read_text()
     without = re.sub(r"(source_target_pairs)=\{\{.*?\}\}", r"\1={}", text)
     kinds, left = (
-        [each.kind for each in collectives.find(hlo.Program(part))]
+        [each.kind for each in collectives.find_collectives(hlo.Program(part))]
         for part in (text, without)
     )
     assert kinds.count("collective-permute") == 1
@@ -513,7 +513,7 @@ def test_objectives_say_what_reads_their_logits(recipe, lines):
     cfg = load(recipe)
     cfg.encoder.vocab_size = cfg.encoder.vocab_size or 2000
     config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
-    got = planner().run(config).describe_kernels("tpu")
+    got = planner().make_run(config).describe_kernels("tpu")
     assert [line.split(": ", 1)[1] for line in got[: len(lines)]] == lines
 
 

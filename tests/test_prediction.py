@@ -176,8 +176,9 @@ def test_next_probability_is_that_of_class_0(pretrained):
 
 def test_next_sentence_head_is_required(pretrained):
     message = (
-        "has no head for next sentences: it was pretrained with masked_lm on "
-        "doc_sentences; give a pretraining run with objective.segments='next_sentence'"
+        "has no head for next sentences: it was pretrained with "
+        "objective.kind='masked_lm' and objective.segments='doc_sentences'; give a "
+        "pretraining run with objective.segments='next_sentence'"
     )
     with pytest.raises(UserError, match=message):
         pretrained["doc_sentences"][0].next_probability("ab", "ac")

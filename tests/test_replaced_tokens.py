@@ -74,8 +74,8 @@ def test_disentangled_embeddings_split_the_gradient_of_tied_ones():
             got = objective.sums(params, batch, dropout_keys=None, sampling_keys=keys)
             return sum(got[name].sum * w for name, w in weights.items())
 
-        for one in objective.losses:
-            weights = {name: float(name == one) for name in objective.losses}
+        for one in objective.loss_weights:
+            weights = {name: float(name == one) for name in objective.loss_weights}
             found.append(weighted(params, weights))
     losses, grads = zip(*found, strict=True)
     tied_grads, split_grads = grads[:2], grads[2:]

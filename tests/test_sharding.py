@@ -100,7 +100,9 @@ def loss_curve(mesh, objective, **options):
     with sharding.use(mesh):
         for _ in range(STEPS):
             state, _ = train(state, batch, constants)
-            sums.append(sum(float(state.metric_sums[x].sum) for x in objective.losses))
+            sums.append(
+                sum(float(state.metric_sums[x].sum) for x in objective.loss_weights)
+            )
     return np.diff([0.0, *sums]), first, state
 
 

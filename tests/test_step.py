@@ -48,7 +48,7 @@ def test_micro_batches_equal_the_batch_with_dropout_on():
     weights[:4, 1:] = 0
     batch["mlm_weights"] = jnp.asarray(weights / 100)
     once, outcome = compiled(1, 8)(state, batch)
-    reported = metric_sums.report(OBJECTIVE.losses, once.metric_sums)["loss"]
+    reported = metric_sums.report(OBJECTIVE.loss_weights, once.metric_sums)["loss"]
     assert outcome.loss == pytest.approx(float(reported), rel=1e-5)
     whole, pieces = (
         train(train(state, batch, micro_batches=n), batch, micro_batches=n)
@@ -140,7 +140,9 @@ def test_a_gradient_that_is_not_finite_skips_the_step_whatever_the_loss():
         return {"root": metric_sums.MetricSum(jnp.sqrt(params["x"]), jnp.ones(()))}
 
     objective = types.SimpleNamespace(
-        losses={"root": 1.0}, counts=lambda batch: {"root": jnp.ones(())}, sums=sums
+        loss_weights={"root": 1.0},
+        counts=lambda batch: {"root": jnp.ones(())},
+        sums=sums,
     )
     tx, params = optax.sgd(1.0), {"x": jnp.zeros(())}
     state = step.TrainState(

@@ -27,7 +27,7 @@ from bert_jax.objectives import (
     spans,
     tagging,
 )
-from bert_jax.prediction import predicting
+from bert_jax.prediction import file_predictions
 from bert_jax.prediction.trained_model import BATCH_SIZE
 from bert_jax.tasks import entities
 from bert_jax.tasks.squad import answers, windows
@@ -299,7 +299,7 @@ LINES = {
 def test_lines_of_a_file_have_the_predictions_of_the_method(
     kind, saved, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(predicting, "_WINDOW", 2)
+    monkeypatch.setattr(file_predictions, "_WINDOW", 2)
     text, method, arguments = LINES[kind]
     (tmp_path / "lines").write_text(text)
     model, _ = saved(kind)
@@ -326,12 +326,12 @@ def test_lines_of_tables_are_not_taken_for_texts(kind, saved, tmp_path):
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match=f"{name}: {message}"):
-            next(predicting.predict(model, str(tmp_path / name), text_a))
+            next(file_predictions.predict(model, str(tmp_path / name), text_a))
 
 
 def test_columns_and_vectors_of_a_file(saved, tmp_path):
     (tmp_path / "a.tsv").write_text("n\tx\ty\n1\tab ac\tad\n2\tab\tae\n")
-    read = functools.partial(predicting.predict, name=str(tmp_path / "a.tsv"))
+    read = functools.partial(file_predictions.predict, name=str(tmp_path / "a.tsv"))
     model, _ = saved("classification")
     expected = model.classify([("ab ac", "ad"), ("ab", "ae")])
     got = [each["probabilities"] for each in read(model, text_a="x", text_b="y")]

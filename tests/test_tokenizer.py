@@ -371,10 +371,10 @@ def test_damaged_sentencepiece_models_are_refused(documents):
             sentencepiece_model.pipeline(damaged, True, True)
 
 
-# ---- the former format
+# ---- the legacy format
 
 
-def former(model, **settings):
+def legacy(model, **settings):
     """Return the text that earlier versions saved in checkpoints."""
     values = {"kind": "wordpiece", "lower_case": True, "strip_accents": True}
     values |= settings
@@ -383,13 +383,13 @@ def former(model, **settings):
 
 def test_tokenizers_of_earlier_versions_are_read(wordpiece, tmp_path):
     model = "".join(f"{token}\n" for token in wordpiece.tokens).encode()
-    text = former(model)
+    text = legacy(model)
     read = tokenizer_lib.Tokenizer.loads(text)
-    assert read == wordpiece and read.former_fingerprint
-    shorter = tokenizer_lib.Tokenizer.loads(former(model, longest_word=3))
+    assert read == wordpiece and read.legacy_fingerprint
+    shorter = tokenizer_lib.Tokenizer.loads(legacy(model, longest_word=3))
     assert shorter.encode("attribute") == [shorter.unk_id]
-    assert shorter.former_fingerprint != read.former_fingerprint
-    other = former(model, kind="byte_bpe")
+    assert shorter.legacy_fingerprint != read.legacy_fingerprint
+    other = legacy(model, kind="byte_bpe")
     # Its folder has no vocab.txt.
     (tmp_path / "tokenizer.json").write_text(other)
     for use, given in (
@@ -401,7 +401,7 @@ def test_tokenizers_of_earlier_versions_are_read(wordpiece, tmp_path):
         ):
             use(given)
     # A folder has the model in a file, and the fingerprint.
-    values = {**json.loads(text), "fingerprint": read.former_fingerprint}
+    values = {**json.loads(text), "fingerprint": read.legacy_fingerprint}
     del values["model"]
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(UserError, match="cannot be used: .*No such file"):
@@ -414,16 +414,16 @@ def test_tokenizers_of_earlier_versions_are_read(wordpiece, tmp_path):
 
 
 def test_the_corpus_of_an_earlier_version_keeps_its_tokenizer(corpus, tmp_path):
-    """Its manifest has the former fingerprint."""
+    """Its manifest has the legacy fingerprint."""
     folder = shutil.copytree(corpus.folder, tmp_path / "corpus")
     model = "".join(f"{token}\n" for token in corpus.tokenizer.tokens).encode()
-    values = json.loads(former(model))
+    values = json.loads(legacy(model))
     del values["model"]
     for path in (folder / "tokenizer").iterdir():
         path.unlink()
     (folder / "tokenizer/vocab.txt").write_bytes(model)
     (folder / "tokenizer/tokenizer.json").write_text(json.dumps(values))
-    fingerprint = tokenizer_lib.Tokenizer.load(folder / "tokenizer").former_fingerprint
+    fingerprint = tokenizer_lib.Tokenizer.load(folder / "tokenizer").legacy_fingerprint
     manifest = json.loads((folder / "corpus.json").read_text())
     manifest["tokenizer_fingerprint"] = fingerprint
     manifest["fingerprint"] = shards._fingerprint(fingerprint, corpus.shards)

@@ -31,7 +31,7 @@ def metadata():
     """Return the metadata of a checkpoint of `TINY`."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     words = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(TINY.vocab_size - 5)]
-    return metadata_lib.of_run(
+    return metadata_lib.make(
         config.PretrainConfig(),
         masked_lm.MaskedLm(TINY),
         tokenizer.make(pipelines.wordpiece([*special, *words], True, True)),
@@ -122,8 +122,8 @@ def loss_and_gradient(objective, params, batch, *keys):
 
     def loss(params):
         got = sums_of(objective, params, batch, *keys)
-        means = {name: got[name].sum / counts[name] for name in objective.losses}
-        return metric_sums.total(objective.losses, means), got
+        means = {name: got[name].sum / counts[name] for name in objective.loss_weights}
+        return metric_sums.total(objective.loss_weights, means), got
 
     return jax.value_and_grad(loss, has_aux=True)(params)
 

@@ -58,7 +58,8 @@ def field(
       default: Default value.
       choices: All values of a str.
       free: Whether the field may differ between a run and its continuation, because it
-        affects computation and reports only.
+        affects only how results are computed or reported, or is a path to something
+        that has a fingerprint.
       regularisation: Whether the field is about initial values or dropout.
       adaptable: Whether pretraining may change this field of a checkpoint's
         architecture, such as the number of rows of a table.

@@ -8,9 +8,9 @@ from bert_jax.config.fields import field, require
 from bert_jax.config.model import EncoderConfig
 from bert_jax.errors import UserError
 
-# Kinds of rows with two segments and a pair task, and the task's short name; and kinds
-# of rows with one segment.
+# Short names of pair tasks, by the kind of rows with two segments.
 PAIR_TASKS = {"next_sentence": "nsp", "sentence_order": "sop"}
+# Kinds of rows with one segment.
 SINGLE_SEGMENTS = ("full_sentences", "doc_sentences")
 MAX_EXAMPLES_PER_ROW = 64
 
@@ -31,7 +31,8 @@ class MaskingConfig:
     # Number of predictions, and whether special tokens are among them; see
     # data/masking.py.
     convention: str = field("original", choices=("original", "fairseq"))
-    # Most predictions in an example; 0: as many as the higher of the two rates gives.
+    # Maximum number of predictions in an example; 0: as many as the higher of the two
+    # rates gives.
     max_predictions: int = field(0, at_least=0)
     # Shares of the predicted tokens that become [MASK] and a random token; the rest
     # stay unchanged.
@@ -80,8 +81,8 @@ class MaskedLmConfig:
     # Share of the sequences that aim at a random shorter length (google-research/bert,
     # create_pretraining_data.py).
     short_sequence_rate: float = field(0.1, at_least=0, at_most=1)
-    # Most examples in a row. 1: no packing. In packed rows each example has its own
-    # [CLS], positions and attention (data/packing.py).
+    # Maximum number of examples in a row. 1: no packing. In packed rows each example
+    # has its own [CLS], positions and attention (data/packing.py).
     examples_per_row: int = field(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
     masking: MaskingConfig = MaskingConfig()
 
@@ -163,7 +164,7 @@ class CausalLmConfig:
     segments: str = field("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
     # Share of the sequences that aim at a random shorter length.
     short_sequence_rate: float = field(0.1, at_least=0, at_most=1)
-    # Most examples in a row, as for `MaskedLmConfig`.
+    # Maximum number of examples in a row, as for `MaskedLmConfig`.
     examples_per_row: int = field(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
 
     def check(self, where: str) -> None:
@@ -241,9 +242,9 @@ class PermutationLmConfig:
     segments: str = field("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
     # Share of the sequences that aim at a random shorter length.
     short_sequence_rate: float = field(0.0, at_least=0, at_most=1)
-    # One of this many tokens is predicted (the paper's K).
+    # One in `context` tokens is predicted (the paper's K).
     context: int = field(6, at_least=2)
-    # Most tokens in a predicted span.
+    # Maximum number of tokens in a predicted span.
     max_span: int = field(5, at_least=1)
 
     def predictions(self, length: int) -> int:

@@ -156,7 +156,7 @@ class PretrainConfig:
     def total_steps(self) -> int:
         return sum(phase.steps for phase in self.phases)
 
-    def of_phase(self, index: int) -> "PretrainConfig":
+    def for_phase(self, index: int) -> "PretrainConfig":
         """Return the config with the settings of one phase in place of the run's."""
         phase, encoder, objective = self.phases[index], self.encoder, self.objective
         for name in _ROTARY_BASES:

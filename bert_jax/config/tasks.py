@@ -90,7 +90,7 @@ class SquadConfig:
     stride: int = field(128, at_least=1)
     # Tokens of a question. Longer questions are truncated.
     max_question: int = field(64, at_least=1)
-    # Most tokens of an answer.
+    # Maximum number of tokens in an answer.
     max_answer: int = field(30, at_least=1, free=True)
     # Number of answers in nbest_predictions.json.
     nbest: int = field(20, at_least=1, free=True)

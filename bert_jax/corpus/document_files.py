@@ -135,9 +135,9 @@ class _Lines:
         self.problems = problems
         self._number = self._offset = 0
         self._reported: set[str] = set()
-        self.row = 0  # of a table; 0 in other files
-        self.is_cut = False  # whether more of the last line comes next
-        self.continues = False  # whether its beginning came before
+        self.row = 0  # of a Parquet file; 0 in other files
+        self.is_cut = False  # whether the last line was too long, and continues next
+        self.continues = False  # whether the last line continues the one before
         self.start = section.start
         is_compressed = section.name.endswith(file_kinds.COMPRESSIONS)
         self.end = math.inf if is_compressed else section.end

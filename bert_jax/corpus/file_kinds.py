@@ -31,7 +31,8 @@ _NOT_TEXT = {
     b"\xff\xfe": "UTF-16; iconv -f UTF-16 -t UTF-8 converts it",
     b"\xfe\xff": "UTF-16; iconv -f UTF-16 -t UTF-8 converts it",
 }
-# By suffix, files that would be read as text with their tags or separators.
+# Formats that nothing here parses, by suffix. Read as text, their tags or separators
+# would end up in the corpus.
 _MARKUP = {
     ".csv": "CSV; write one JSON object per line",
     ".tsv": "TSV; write one JSON object per line",

@@ -102,7 +102,7 @@ def _stored(job: splits.Job) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _recorded_signals(wake: Callable[[], None]) -> Iterator[list[int]]:
-    """Record signals that raise KeyboardInterrupt in a list, and call `wake`.
+    """Collect signals that would raise KeyboardInterrupt, and call `wake` at each.
 
     An exception between two instructions of the pool can leave its locks and threads in
     disorder. Signals belong to the main thread; in any other, this has no effect.

@@ -51,7 +51,7 @@ def check_counts(config: PretrainConfig, corpora: Sequence[shards.Corpus]) -> No
     """
     for i, phase in enumerate(config.phases):
         try:
-            rows_of_block(config.of_phase(i).data, corpora)
+            rows_of_block(config.for_phase(i).data, corpora)
         except UserError as error:
             if not phase.corpus_weights:
                 raise

@@ -296,7 +296,7 @@ def read_shard(folder: storage.Path, shard: Shard) -> Iterator[TokenTable]:
         documents = tokens.offsets.to_numpy().astype(np.int64)
         sentences = starts.offsets.to_numpy().astype(np.int64)
         starts_in_document = starts.values.to_numpy()
-        # [sentences]: start of the document that each sentence is in
-        document_of = np.repeat(documents[:-1], np.diff(sentences))
-        starts = np.append(starts_in_document + document_of, documents[-1:])
+        # [sentences]: first token of the sentence's document
+        document_starts = np.repeat(documents[:-1], np.diff(sentences))
+        starts = np.append(starts_in_document + document_starts, documents[-1:])
         yield TokenTable(tokens.values.to_numpy(), starts, sentences)

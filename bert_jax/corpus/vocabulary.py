@@ -190,14 +190,13 @@ def _alphabet(
     """Choose the characters of a vocabulary, and report the rare ones it leaves out.
 
     Returns:
-      The chosen characters, sorted; and all characters that are always words of their
-      own, such as Chinese ones. These need no piece that continues a word.
+      The chosen characters, sorted; and all characters that the normaliser surrounds
+      with spaces, such as Chinese ones. These need no piece that continues a word.
     """
     characters = [c for c in counts if not c.isspace()]
     by_count = sorted(characters, key=lambda c: (-counts[c], c))
     if not by_count:
         raise UserError(_NO_CHARACTERS)
-    # The normaliser puts spaces around them.
     words = {c for c in by_count if " " in pipeline.normalizer.normalize_str(c)}
     total = sum(counts[c] for c in by_count)
     covered = itertools.accumulate(counts[c] for c in by_count)

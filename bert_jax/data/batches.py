@@ -84,7 +84,7 @@ class PretrainingBatches(pipeline.Pipeline):
         batch_size = config.phases[phase].batch_size
         rows = np.arange(batch_size) if rows is None else np.asarray(rows)
         group_rows = batch_size // num_groups
-        self._phase, self._masking = phase, config.of_phase(phase).objective.masking
+        self._phase, self._masking = phase, config.for_phase(phase).objective.masking
         self._names = mixture.names(corpora) if len(corpora) > 1 else [""]
         self._groups = [
             _Group(
@@ -111,7 +111,7 @@ class PretrainingBatches(pipeline.Pipeline):
         return [name for group in self._groups for name in group.row_names(step)]
 
     def describe(self, steps: int) -> list[str]:
-        """Return lines for the start of a run.
+        """Return messages for the start of a run.
 
         If there are several corpora, each has a line with its share of the rows, and
         its number of epochs in the groups that this process reads. In the first phase,
@@ -183,7 +183,7 @@ class _Group:
         self.corpora = [
             corpus_rows.CorpusRows(
                 corpus,
-                config.of_phase(phase),
+                config.for_phase(phase),
                 length=length,
                 split=split,
                 group=group,
@@ -201,7 +201,7 @@ class _Group:
         # Find the position where the phase begins, and its mixing.
         for i in phases:
             if len(corpora) > 1:
-                counts = mixture.rows_of_block(config.of_phase(i).data, corpora)
+                counts = mixture.rows_of_block(config.for_phase(i).data, corpora)
                 if self.mixing is None or (counts != self.mixing.counts).any():
                     left = self.mixing.leftover(self._begin) if self.mixing else None
                     key = random_bits.fold_in(key_of(i), random_bits.Purpose.MIXING)

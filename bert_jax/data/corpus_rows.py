@@ -57,9 +57,9 @@ class CorpusRows:
     ):
         """Read the shards, and prepare what does not depend on the rows.
 
-        The config is that of the phase (`PretrainConfig.of_phase`), and `length` the
-        tokens in a row. `key` is the uint64 key of all draws. The names of rows begin
-        with `name`, the name of the corpus, unless it is "".
+        `config` is the phase's config (`PretrainConfig.for_phase`), and `length` is the
+        number of tokens in a row. `key` is the uint64 key of all draws. The names of
+        rows begin with `name`, the name of the corpus, unless it is "".
 
         Raises:
           UserError: There are too few documents, or a shard is damaged.

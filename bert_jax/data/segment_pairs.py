@@ -109,7 +109,7 @@ class Consecutive(segments.Segments):
     def _last_pieces(
         self, first: tf.Tensor, limit: tf.Tensor, target: tf.Tensor
     ) -> tf.Tensor:
-        """Return where the pieces at the end of a chunk begin that reach `target`."""
+        """Return the first of a chunk's last pieces that together reach `target`."""
         position = tf.gather(self._piece_starts, limit) - target
         piece = tf.searchsorted(
             self._piece_starts, position, side="right", out_type=tf.int64
@@ -119,7 +119,7 @@ class Consecutive(segments.Segments):
     def _piece_at_or_after(
         self, position: tf.Tensor, least: tf.Tensor, most: tf.Tensor
     ) -> tf.Tensor:
-        """Return the first piece that begins there or later, clipped to the bounds."""
+        """Return the first piece from `position` on, clipped to the bounds."""
         piece = tf.searchsorted(self._piece_starts, position, out_type=tf.int64)
         return tf.clip_by_value(piece, least, most)
 

@@ -1,7 +1,7 @@
 """Rows of tokens made from chunks of the corpus, before masking.
 
-A kind of segments is a class. It cuts the documents of a group of shards into chunks,
-and makes a row from a chunk and a key. The row depends on these two alone.
+Each kind of segments is a class. It cuts the documents of a group of shards into
+chunks, and makes a row from a chunk and a key. The row depends on these two alone.
 The kinds with two segments are in `segment_pairs.py`.
 
 Packing (`packing.py`) needs the size of each row before anything is drawn. In packed

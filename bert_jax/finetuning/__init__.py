@@ -85,8 +85,8 @@ def _check_repeats(repeats: int, folder: storage.Path) -> None:
         )
     if repeats == 1 and any(folder.glob("seed-*/config.json")):
         raise UserError(
-            f"{folder} holds several runs, of other seeds; give another --workdir, or "
-            "repeats"
+            f"{folder} holds runs of several seeds; set --config.repeats to continue "
+            "them, or give another --workdir"
         )
 
 

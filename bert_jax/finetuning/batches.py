@@ -52,11 +52,13 @@ def least_padding(
     """
     lengths = np.array(candidates)
     rows = np.searchsorted(np.sort(used), lengths, side="right")
-    # positions[j]: padded positions of the rows up to length j, if j is the last.
+    # positions[j]: padded size of all rows of at most lengths[j] tokens, if lengths[j]
+    # is the longest length chosen so far.
     positions, chosen = lengths * rows, [[n] for n in candidates]
     is_later = np.triu(np.ones((len(lengths), len(lengths)), bool), 1)
     for _ in range(count - 1):
-        # left[i, j]: the same if length j follows the best choice that ends with i.
+        # left[i, j]: the same, if lengths[j] is added to the best choice that ends with
+        # lengths[i].
         left = positions[:, None] + lengths * (rows - rows[:, None])
         left = np.where(is_later, left, positions)
         before = left.argmin(axis=0)

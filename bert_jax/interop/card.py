@@ -25,7 +25,7 @@ vectors = SentenceTransformer("FOLDER").encode(["a text", "another text"])"""
 def text(source: str, metadata: metadata_lib.Metadata, spec: ModelSpec) -> str:
     """Return the model card of a checkpoint.
 
-    `source` is the path of a run's checkpoint, and "" for any other.
+    `source` is the path of a run's checkpoint; "" for a published one.
     """
     encoder, tokenizer = metadata.encoder, metadata.tokenizer
     title = spec.family.title

@@ -143,7 +143,7 @@ def initial_checkpoint(
     given: str,
     folder: str,
     config_class: type,
-    known: Callable[[Any], tuple[str, str]] = _INIT,
+    read_earlier: Callable[[Any], tuple[str, str]] = _INIT,
 ) -> tuple[epath.Path, str]:
     """Return the checkpoint that a run starts from, and its fingerprint if known.
 
@@ -154,16 +154,16 @@ def initial_checkpoint(
       given: Checkpoint that this start's config names, or a folder with several.
       folder: Workdir of the run.
       config_class: Class of the run's config.
-      known: Function from the config of an earlier start to this checkpoint and its
-        fingerprint; "" where there is none.
+      read_earlier: Function that returns, from the config of an earlier start, the
+        path of the checkpoint and its fingerprint; "" if unknown.
     """
     path, local = restore.absolute(given), storage.path(folder)
     earlier = workdir.read_config(local, config_class)
-    started, fingerprint = known(earlier) if earlier else ("", "")
+    started, fingerprint = read_earlier(earlier) if earlier else ("", "")
     if started:
         source = restore.absolute(started)
-        is_in_it = path == source or path in source.parents
-        if is_in_it and (workdir.had_checkpoint(local) or exists(source)):
+        is_inside = path == source or path in source.parents
+        if is_inside and (workdir.had_checkpoint(local) or exists(source)):
             return source, fingerprint
     return find(path), ""
 

@@ -191,7 +191,10 @@ def check_export(spec: ModelSpec) -> None:
         if written.get(name, value) != value
     )
     if differences:
-        raise UserError(f"{spec.family.title} of transformers supports {differences}")
+        raise UserError(
+            f"{spec.family.title} of transformers supports {differences}; use this "
+            "checkpoint with bert_jax only, or train with these values"
+        )
 
 
 def _architecture(config: config_lib.EncoderConfig, spec: ModelSpec) -> dict[str, Any]:

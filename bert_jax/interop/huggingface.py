@@ -148,10 +148,11 @@ def zeros_by_default(spec: ModelSpec) -> dict[str, LazyArray]:
 
 
 def duplicate_names(spec: ModelSpec) -> dict[str, str]:
-    """Return the second names of arrays that a model of the class has twice.
+    """Return a second name for each array that a model of the class stores twice.
 
-    Beside the output bias, the decoder has a bias of its own. `transformers` computes
-    with that one, and makes it a copy of the other only if the embeddings are tied.
+    `transformers` adds the bias of the decoder, not the head's output bias, and makes
+    them equal only if the embeddings are tied. So an export of an untied model writes
+    the output bias under both names.
     """
     if spec.encoder.prediction_head.tied:
         return {}

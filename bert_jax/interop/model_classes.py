@@ -142,7 +142,7 @@ def spec_of_metadata(metadata: metadata_lib.Metadata) -> ModelSpec:
 
 
 def _with_fewer_heads(purpose: str, family: Family) -> list[str]:
-    """Return a purpose, then those with fewer heads that an export falls back to.
+    """Return a purpose, then purposes with fewer heads that an export falls back to.
 
     A pretrained model is exported without a head if its family has no class for its
     purpose.
@@ -165,15 +165,15 @@ def _purpose(metadata: metadata_lib.Metadata) -> str:
     return purpose
 
 
-def metadata(
+def metadata_and_objective(
     spec: ModelSpec,
     config: configs.ConfigFile,
     tokenizer: Tokenizer,
     arrays: dict[str, LazyArray],
 ) -> tuple[metadata_lib.Metadata, Objective]:
-    """Build the metadata of a published checkpoint, and the objective that it has.
+    """Build the metadata of a published checkpoint, and a matching objective.
 
-    The objective has the parameters of the class.
+    The objective has the same parameters as the class.
 
     Raises:
       UserError: Config and arrays contradict each other.
@@ -183,7 +183,7 @@ def metadata(
         known, objective, settings = _finetuning(spec, config, arrays)
     else:
         known, objective = _pretraining(spec.purpose, spec.encoder)
-    return metadata_lib.of_run(known, objective, tokenizer, settings), objective
+    return metadata_lib.make(known, objective, tokenizer, settings), objective
 
 
 def _pretraining(

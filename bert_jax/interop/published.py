@@ -142,7 +142,9 @@ def assemble(
         spec = huggingface.ModelSpec(family, purpose, encoder, pad_id)
     except UserError as error:
         raise UserError(f"{config.file.path}: {error}") from error
-    metadata, objective = model_classes.metadata(spec, config, tokenizer, arrays)
+    metadata, objective = model_classes.metadata_and_objective(
+        spec, config, tokenizer, arrays
+    )
     name = config.file.path.name
     _check_vocabulary(source, name, tokenizer.vocab_size, encoder.vocab_size)
     shapes = _shapes(source, name, spec, objective, arrays)

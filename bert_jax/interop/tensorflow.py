@@ -30,7 +30,7 @@ PURPOSES = (
 )
 PREFIX = "bert_model.ckpt"
 _INDEX = ".index"
-# Variables whose names in `transformers` have other parts.
+# Names in `transformers` that `huggingface_name` cannot derive part by part.
 _HEADS = {
     "cls/predictions/output_bias": "cls.predictions.bias",
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",

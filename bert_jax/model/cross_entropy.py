@@ -39,7 +39,7 @@ class VocabularyLogits:
         return logits.reshape(*self.x.shape[:2], size)
 
 
-def compare(
+def loss_and_accuracy(
     logits: Float[Array, "*rows V"] | VocabularyLogits, labels: Int[Array, "*rows"]
 ) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
     """Return the cross entropy, and 1.0 where the label has the highest logit."""
@@ -52,7 +52,7 @@ def compare(
 
 
 def _plain(logits, labels):
-    return compare(logits.compute(), labels)
+    return loss_and_accuracy(logits.compute(), labels)
 
 
 def _by_kernel(logits, labels):

@@ -38,7 +38,8 @@ class Embeddings(nn.Module):
     ) -> Float[Array, "B L E"]:
         """Embed tokens at their positions."""
         c = self.config
-        # Whole rows of the tables on each device: a lookup needs no other device.
+        # Gather the columns, which `fsdp` splits, before the lookup. Rows stay split
+        # over `tensor`.
         tokens = nn.with_logical_constraint(self.token, ("vocab", "hidden"))
         x = tokens[inputs.input_ids]
         if c.positions == "absolute":

@@ -34,7 +34,7 @@ def _layer(
     d, f = config.hidden_size, config.intermediate_size
     wide = 3 if config.feed_forward == "gated" else 2
     keys_and_values = 2.0 * length * 2 * d * config.key_value_heads * config.head_size
-    of_queries = 2.0 * queries * (2 * d * d + wide * d * f)
+    queries_and_mlp = 2.0 * queries * (2 * d * d + wide * d * f)
     seen = length
     if not config.is_global(layer):
         # Mean number of keys in a window; windows at the ends of a row have fewer.
@@ -45,7 +45,7 @@ def _layer(
         attention += 2.0 * queries * 2 * length * d
     if config.positions == "disentangled":  # queries and keys times all distances
         attention += 2 * 2.0 * length * 2 * config.distance_buckets * d
-    return keys_and_values + of_queries + attention
+    return keys_and_values + queries_and_mlp + attention
 
 
 def pooler(config: config_lib.EncoderConfig) -> float:

@@ -69,7 +69,7 @@ def attend_with_scores(
     """Return the result of `attend`, and the probabilities before dropout, or None.
 
     `prepare` maps the sources to queries [B, H, L, K], keys [B, H, M, K], and scores to
-    add to their products. The backward pass may compute it again.
+    add to their products. With `remat="attention"`, the backward pass calls it again.
     """
 
     def context(value, *sources):

@@ -22,15 +22,14 @@ class Objective(Protocol):
     """Interface of an objective, which is a frozen dataclass."""
 
     encoder: config_lib.EncoderConfig  # architecture that fine-tuning loads
-    # Name, as in `Run.encoders`, of the encoder whose logits over the vocabulary are in
-    # a cross entropy of the loss; "" if the loss has no such cross entropy.
+    # Key in `Run.encoders` of the encoder that predicts tokens; "" if none does.
     token_predictor: str
-    # Name of another computation that reads these logits, which rules out the kernels
-    # that never store them; "" if none.
+    # What else reads the logits of these tokens, so that they must be stored, in words
+    # for a message; "" if nothing does.
     logits_reader: str
 
     @property
-    def losses(self) -> Mapping[str, float]:
+    def loss_weights(self) -> Mapping[str, float]:
         """Weight of each loss in the sum, by name."""
 
     @property

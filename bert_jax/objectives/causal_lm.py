@@ -20,7 +20,7 @@ class CausalLm(pretraining.PretrainingObjective):
 
     config: config_lib.CausalLmConfig = config_lib.CausalLmConfig()
 
-    losses: ClassVar = {"lm_loss": 1.0}
+    loss_weights: ClassVar = {"lm_loss": 1.0}
     model_arguments = ()
 
     @property

@@ -29,6 +29,6 @@ class Choice(labelled.SeveralTexts):
         self, params: Any, batch: Batch, dropout_keys: jax.Array | None = None
     ) -> jax.Array:
         """Return float32 logits [B, C]; very negative where a choice is missing."""
-        scores = self.of_texts(params, batch, dropout_keys)  # [B, C, 1]
+        scores = self.encode_texts(params, batch, dropout_keys)  # [B, C, 1]
         exists = batch["attention_mask"].any(-1)  # [B, C]
         return jnp.where(exists, scores[..., 0], _MISSING)

@@ -43,7 +43,7 @@ class Classification(labelled.LabelledObjective):
             shapes["probabilities"] = jax.ShapeDtypeStruct(shape, jnp.float32)
         return shapes
 
-    def loss_weights(self, batch: Batch) -> jax.Array:
+    def example_weights(self, batch: Batch) -> jax.Array:
         """Return the weight of each row times the weight of its class."""
         if not self.class_weights:
             return batch["weights"]
@@ -61,6 +61,6 @@ class Classification(labelled.LabelledObjective):
             loss += self.label_smoothing * (uniform - loss)
         correct = cross_entropy.is_correct(logits, labels)
         return {
-            self.loss_name: metric_sums.weighted(loss, self.loss_weights(batch)),
+            self.loss_name: metric_sums.weighted(loss, self.example_weights(batch)),
             "accuracy": metric_sums.weighted(correct, batch["weights"]),
         }

@@ -41,11 +41,11 @@ class Distillation(masked_lm.MaskedLm):
     logits_reader = "the teacher's loss"
 
     @property
-    def losses(self) -> dict[str, float]:
+    def loss_weights(self) -> dict[str, float]:
         weights = {"teacher_loss": self.config.teacher_weight}
         if self.config.hidden_weight:
             weights["hidden_loss"] = self.config.hidden_weight
-        return super().losses | weights
+        return super().loss_weights | weights
 
     @property
     def metrics(self) -> tuple[str, ...]:

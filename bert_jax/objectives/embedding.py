@@ -51,13 +51,13 @@ class Embedding(labelled.SeveralTexts):
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return float32 unit vectors [B, C, D]."""
-        return {"vectors": self.of_texts(params, batch, None)}
+        return {"vectors": self.encode_texts(params, batch, None)}
 
     def logits(
         self, params: Any, batch: Batch, dropout_keys: jax.Array | None = None
     ) -> jax.Array:
         """Return float32 logits [B, B * (C - 1)] of the second and third texts."""
-        vectors, texts = self.of_texts(params, batch, dropout_keys), batch["texts"]
+        vectors, texts = self.encode_texts(params, batch, dropout_keys), batch["texts"]
         first, others = vectors[:, 0], vectors[:, 1:].reshape(-1, vectors.shape[-1])
         logits = jnp.matmul(first, others.T, precision="highest") / self.temperature
         candidates = texts[:, 1:].reshape(-1)  # [B * (C - 1)]
@@ -67,13 +67,16 @@ class Embedding(labelled.SeveralTexts):
         belongs = jnp.matmul(has_same_first.astype(jnp.float32), is_second) > 0
         belongs |= texts[:, :1] == candidates
         is_negative = is_real & (candidates >= 0) & ~belongs  # [B, B * (C - 1)]
-        is_own = jnp.arange(len(candidates)) == self._own(len(texts))[:, None]
+        second = self._second_columns(len(texts))[:, None]  # [B, 1]
+        is_own = jnp.arange(len(candidates)) == second
         return jnp.where(is_own | is_negative, logits, _EXCLUDED)
 
-    def _own(self, rows: int) -> jax.Array:
+    def _second_columns(self, rows: int) -> jax.Array:
         """Return the column of the second text of each row: int32 [B]."""
         return jnp.arange(rows) * (self.num_texts - 1)
 
     def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
         """Return the loss, and how often the second text is the most similar one."""
-        return super().measure(logits, batch | {"labels": self._own(len(logits))})
+        return super().measure(
+            logits, batch | {"labels": self._second_columns(len(logits))}
+        )

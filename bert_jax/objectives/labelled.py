@@ -80,7 +80,7 @@ class LabelledObjective:
 
     def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
         """Return the loss and the metrics in `metric_names`."""
-        labels, weights = batch["labels"], self.loss_weights(batch)
+        labels, weights = batch["labels"], self.example_weights(batch)
         loss = cross_entropy.cross_entropy(logits, labels)
         correct = cross_entropy.is_correct(logits, labels)
         return {
@@ -88,7 +88,7 @@ class LabelledObjective:
             "accuracy": metric_sums.weighted(correct, weights),
         }
 
-    def loss_weights(self, batch: Batch) -> jax.Array:
+    def example_weights(self, batch: Batch) -> jax.Array:
         """Return the weight of each labelled row or token in the loss."""
         return batch["weights"]
 
@@ -97,7 +97,7 @@ class LabelledObjective:
         return self.model_class(self.encoder, self.num_logits)
 
     @property
-    def losses(self) -> dict[str, float]:
+    def loss_weights(self) -> dict[str, float]:
         return {self.loss_name: 1.0}
 
     @property
@@ -108,7 +108,7 @@ class LabelledObjective:
         return heads.init(self.model, key)
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        return {self.loss_name: jnp.sum(self.loss_weights(batch))}
+        return {self.loss_name: jnp.sum(self.example_weights(batch))}
 
     def sums(
         self,
@@ -137,7 +137,7 @@ class SeveralTexts(LabelledObjective):
         """Return [B, C, L]."""
         return batch_size, self.num_texts, length
 
-    def of_texts(
+    def encode_texts(
         self, params: Any, batch: Batch, keys: UInt32[Array, " B"] | None
     ) -> Float[Array, "B C D"]:
         """Return the output of the model for each text."""

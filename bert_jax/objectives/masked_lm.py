@@ -33,11 +33,11 @@ class MaskedLm(pretraining.PretrainingObjective):
         return config_lib.PAIR_TASKS.get(self.config.segments, "")
 
     @property
-    def losses(self) -> dict[str, float]:
-        losses = {"mlm_loss": 1.0}
+    def loss_weights(self) -> dict[str, float]:
+        weights = {"mlm_loss": 1.0}
         if self._pair_task:
-            losses[f"{self._pair_task}_loss"] = 1.0
-        return losses
+            weights[f"{self._pair_task}_loss"] = 1.0
+        return weights
 
     @property
     def model(self) -> heads.PretrainingModel:

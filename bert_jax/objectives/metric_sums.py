@@ -38,7 +38,7 @@ def predictions(
     weights: Float[Array, "*rows"],
 ) -> MetricSums:
     """Return NAME_loss and NAME_accuracy of predicted classes."""
-    loss, correct = cross_entropy.compare(logits, labels)
+    loss, correct = cross_entropy.loss_and_accuracy(logits, labels)
     return {
         f"{name}_loss": weighted(loss, weights),
         f"{name}_accuracy": weighted(correct, weights),
@@ -57,9 +57,9 @@ def padding_fraction(attention_mask: Bool[Array, "*rows L"]) -> MetricSum:
     return MetricSum(jnp.sum(is_padding), jnp.float32(is_padding.size))
 
 
-def total(losses: Mapping[str, float], values: Mapping[str, Any]) -> Any:
+def total(weights: Mapping[str, float], losses: Mapping[str, Any]) -> Any:
     """Return the weighted sum of the losses."""
-    return sum(weight * values[name] for name, weight in losses.items())
+    return sum(weight * losses[name] for name, weight in weights.items())
 
 
 def mean(sum: Float[Array, ""], count: Float[Array, ""]) -> Float[Array, ""]:
@@ -75,7 +75,7 @@ def ratio(metric: MetricSum) -> float:
     return float(metric.sum) / (float(metric.count) or 1.0)
 
 
-def report(losses: Mapping[str, float], sums: MetricSums) -> dict[str, float]:
+def report(weights: Mapping[str, float], sums: MetricSums) -> dict[str, float]:
     """Return the values to report: the loss, and the mean of each metric."""
     values = {name: ratio(metric) for name, metric in sorted(sums.items())}
-    return {"loss": total(losses, values), **values}
+    return {"loss": total(weights, values), **values}

@@ -22,7 +22,7 @@ class PermutationLm(pretraining.PretrainingObjective):
 
     config: config_lib.PermutationLmConfig = config_lib.PermutationLmConfig()
 
-    losses: ClassVar = {"plm_loss": 1.0}
+    loss_weights: ClassVar = {"plm_loss": 1.0}
     model_arguments = ("ranks", "target_positions")
 
     @property

@@ -19,9 +19,9 @@ from bert_jax.objectives import Batch, BatchShapes, metric_sums
 class PretrainingObjective:
     """Objective whose rows are made from a corpus.
 
-    A subclass has a field `config` with a default, and adds to `batch_shapes` what it
-    predicts. It defines `model`, the rest of `Objective`, and `measure`, which `sums`
-    calls.
+    A subclass has a field `config` with a default, and extends `batch_shapes` by the
+    arrays of its predictions. It defines `model`, the rest of `Objective`, and
+    `measure`, which `sums` calls.
     """
 
     encoder: config_lib.EncoderConfig
@@ -33,9 +33,9 @@ class PretrainingObjective:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        accuracies = [name.replace("loss", "accuracy") for name in self.losses]
+        accuracies = [name.replace("loss", "accuracy") for name in self.loss_weights]
         packed = ("examples_per_row",) if self.config.examples_per_row > 1 else ()
-        return (*self.losses, *accuracies, "padding_fraction", *packed)
+        return (*self.loss_weights, *accuracies, "padding_fraction", *packed)
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return shapes and types of the tokens and of the boundaries of examples."""

@@ -37,7 +37,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     logits_reader = "sampling"
 
     @property
-    def losses(self) -> dict[str, float]:
+    def loss_weights(self) -> dict[str, float]:
         return {"mlm_loss": 1.0, "disc_loss": self.config.discriminator_weight}
 
     @property

@@ -25,7 +25,7 @@ class Tagging(labelled.LabelledObjective):
         del shapes["segment_ids"]
         return shapes | {"labels": shapes["input_ids"]}
 
-    def loss_weights(self, batch: Batch) -> jax.Array:
+    def example_weights(self, batch: Batch) -> jax.Array:
         """Return the weight of each token [B, L]; 0 without a label."""
         return (batch["labels"] >= 0) * batch["weights"][:, None]
 

@@ -83,7 +83,7 @@ def traffic(program: Program, devices: Sequence[jax.Device]) -> tuple[Traffic, .
     ]
     chips = np.array([device.coords for device in of_slice])  # [devices, dimensions]
     sums: dict[tuple[str, str], np.ndarray] = {}
-    for collective in find(program):
+    for collective in find_collectives(program):
         network = DCN
         if collective.groups is not None:
             members = chips[collective.groups]  # [groups, members, dimensions]
@@ -98,7 +98,7 @@ def traffic(program: Program, devices: Sequence[jax.Device]) -> tuple[Traffic, .
     return tuple(sorted(rows, key=lambda row: -row.sent))
 
 
-def find(program: Program) -> list[Collective]:
+def find_collectives(program: Program) -> list[Collective]:
     """Return all collectives of a program, fused ones included, each once."""
     found: dict[tuple, Collective] = {}
     for instruction, times in program.executed(include_async=True):

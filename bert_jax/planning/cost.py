@@ -1,7 +1,8 @@
 """Cycles of a compiled program by two measures, neither compared with a real device.
 
-- Estimate: the compiler's estimate of each operation. It has none for kernels, which
-  count by the schedule, or without a dump by the time of their products at the peak.
+- Estimate: the compiler's own estimate of each operation. It has none for kernels. They
+  count with their scheduled cycles, or without a dump with the cycles of their products
+  at the peak rate.
 - Schedule: the maximum of an operation's scheduled cycles and of the cycles that its
   arrays take to pass through memory.
 
@@ -26,7 +27,7 @@ _VIEWS = ("bitcast", "get-tuple-element")
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """Peak rates of a device in a cycle; both 0 if its clock is unknown."""
+    """Peak rates of a device per cycle; both 0 if its clock is unknown."""
 
     flops: float  # operations
     hbm_bytes: float  # bytes from or to HBM

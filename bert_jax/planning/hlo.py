@@ -42,7 +42,7 @@ class Instruction:
     rest: str  # text after the parentheses
 
     def called(self, role: str) -> str | None:
-        """Return the name of the computation that is called as `body` and so on."""
+        """Return the computation that an attribute such as `body` names, if any."""
         return dict(_CALLED.findall(self.rest)).get(role)
 
 

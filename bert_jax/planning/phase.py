@@ -59,12 +59,12 @@ class PhasePlan:
     batch_per_chip: float  # sequences of a chip
     micro_batches: int  # micro-batches in a step
     flops: float  # of a step, over all chips, by a formula
-    flops_at_peak: float  # peak operations in a second, over all chips
+    flops_at_peak: float  # peak FLOP/s, over all chips
     memory: Memory  # of a chip in training
     evaluation: Memory  # of a chip in evaluation
     # Cycles of a step on a device; None if the compiler refused the program.
     cost: cost_lib.Cost | None
-    clock: float  # cycles in a second; 0 if unknown
+    clock: float  # cycles per second; 0 if unknown
     traffic: tuple[Traffic, ...]  # collectives of a step
     compile_seconds: float  # time of the compilations on this machine
 
@@ -114,7 +114,9 @@ def plan_phase(
     begin = time.perf_counter()
     batch = run.batch_shapes(phase, phase.length)
     compiled = _compile(programs.lower_step(run, phase, state, batch))
-    schedules = folder.take() if folder and not isinstance(compiled, int) else None
+    schedules = (
+        folder.read_cycles() if folder and not isinstance(compiled, int) else None
+    )
     # A chip holds the constants beside the trained parameters.
     params = {**state.params, **run.constant_shapes()}
     state = dataclasses.replace(state, params=params)

@@ -61,7 +61,7 @@ class Planner:
 
     def plan(self, config: config_lib.PretrainConfig, recipe: str) -> Plan:
         """Compile all phases of a recipe, and report each one before."""
-        run = self.run(config)
+        run = self.make_run(config)
         params = run.state_shapes.params
         phases = []
         for i, phase in enumerate(run.phases):
@@ -83,10 +83,10 @@ class Planner:
         )
 
     def plan_phase(self, config: config_lib.PretrainConfig, index: int) -> PhasePlan:
-        run = self.run(config)
+        run = self.make_run(config)
         return plan_phase(run, run.phases[index], self.topology, self.schedule_folder)
 
-    def run(self, config: config_lib.PretrainConfig) -> Run:
+    def make_run(self, config: config_lib.PretrainConfig) -> Run:
         """Return the run of a resolved config on the devices of the topology."""
         mesh = sharding.make_mesh(config.mesh, self.topology.devices)
         return pretraining.make_run(config, mesh, corpora=())

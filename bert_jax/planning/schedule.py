@@ -81,7 +81,7 @@ class ScheduleFolder:
         flags.append(_FLAGS.format(self._folder))
         os.environ["LIBTPU_INIT_ARGS"] = " ".join(flags)
 
-    def take(self) -> dict[str, int]:
+    def read_cycles(self) -> dict[str, int]:
         """Return the cycles of instructions compiled since the last call, by name.
 
         If several instructions differ in names only, one of them is included.

@@ -38,7 +38,7 @@ def search_batch(
     `_SEARCH_COMPILATIONS`.
     """
     phase = config.phases[index]
-    pieces = sharding.batch_parts(planner.run(config).mesh) * phase.micro_batches
+    pieces = sharding.batch_parts(planner.make_run(config).mesh) * phase.micro_batches
     unit = math.lcm(pieces, config.data.shard_groups)
 
     fitting: dict[int, int] = {}  # from units to free bytes
@@ -46,7 +46,7 @@ def search_batch(
     units = max(1, phase.batch_size // unit)
     for _ in range(_SEARCH_COMPILATIONS):
         fields = {f"phases[{index}].batch_size": units * unit}
-        if not (changed := _changed(planner, config, fields)):
+        if not (changed := _replace_fields(planner, config, fields)):
             return
         trial = Trial(_flags(fields), planner.plan_phase(changed, index))
         yield trial
@@ -91,7 +91,7 @@ def alternatives(
     if mesh.fsdp == 1 < parts:
         rest = {} if mesh.data == -1 else {"mesh.data": -1}
         changes.append({**rest, "mesh.fsdp": parts})
-    changed = {_flags(each): _changed(planner, config, each) for each in changes}
+    changed = {_flags(each): _replace_fields(planner, config, each) for each in changes}
     return {flags: each for flags, each in changed.items() if each}
 
 
@@ -100,7 +100,7 @@ def _flags(changes: dict[str, Any]) -> str:
     return shlex.join(f"--config.{path}={value}" for path, value in changes.items())
 
 
-def _changed(
+def _replace_fields(
     planner: Planner, config: config_lib.PretrainConfig, changes: dict[str, Any]
 ) -> config_lib.PretrainConfig | None:
     """Return a config with fields replaced, by path; None if it cannot run."""
@@ -109,7 +109,7 @@ def _changed(
         config_path.set_value(path, cfg, value)
     try:
         changed = config_lib.from_configdict(type(config), cfg)
-        planner.run(changed)
+        planner.make_run(changed)
     except UserError:
         return None
     return changed

@@ -27,8 +27,8 @@ class Generation:
     largest: int  # chips of the largest slice
     examples: str  # shapes of slices that exist
     hbm: int  # bytes of memory of a JAX device that a program can use
-    bandwidth: float  # bytes in a second between a JAX device and its memory
-    clock: float  # cycles in a second; 0 if unknown
+    bandwidth: float  # bytes per second between a JAX device and its memory
+    clock: float  # cycles per second; 0 if unknown
     # Option of the compiler that gives the devices of a real slice; "" for the default.
     chip_config: str = ""
 
@@ -45,13 +45,13 @@ _CUBES = "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x1
 # available HBM (15.75G)": x @ x + x with x float32 [2**18, 2**18].
 # `largest` and `examples`: cloud.google.com/tpu/docs, the page of each generation.
 # `clock`: v2 and v3, Norrie et al. 2021, "The design process for Google's training
-# chips"; v4, Jouppi et al. 2023, table 4. For v5e and v5p it is the peak of the data
-# sheet divided by what the matrix units do in a cycle (v5e: 4 of 128 x 128, 2
-# operations; v5p: 8), which gives the known clocks of v2 to v4. For v6e it takes four
-# units of 256 x 256; versions of its page say four or two. The schedule of a large
-# product has 415,000 operations a cycle, and two units could do 262,144.
-# `bandwidth`: the same sources; of v2, v3 and TPU7x half of a chip's. For TPU7x the
-# data sheet does not fit together in that way, so there is none.
+# chips"; v4, Jouppi et al. 2023, table 4. For v5e and v5p it is the data sheet's peak
+# divided by the operations that the matrix units do per cycle (v5e: 4 units of 128 x
+# 128, 2 operations each; v5p: 8 units). The same formula gives the published clocks of
+# v2 to v4. For v6e it assumes four units of 256 x 256; versions of its page say four or
+# two. The schedule of a large product has 415,000 operations per cycle, and two units
+# could do 262,144. For TPU7x it is unknown: no number of units gives a plausible clock.
+# `bandwidth`: the same sources; of v2, v3 and TPU7x half of a chip's.
 GENERATIONS = {
     "v2": Generation(2, 256, "2x2, 4x4, 8x8, 16x16", _gib(7.48), 350e9, 0.70e9),
     "v3": Generation(
@@ -99,12 +99,12 @@ class Topology:
 
     @property
     def peak_flops(self) -> float:
-        """Peak operations of a device in a second."""
+        """Peak FLOP/s of a device."""
         return hardware.peak_flops(self.device_kind)
 
     @property
     def rates(self) -> Rates:
-        """Peak rates of a device in a cycle."""
+        """Peak rates of a device per cycle."""
         if not (clock := self.generation.clock):
             return Rates(0.0, 0.0)
         return Rates(self.peak_flops / clock, self.generation.bandwidth / clock)

@@ -46,7 +46,7 @@ def answer(
     """
     text_inputs.check_texts(questions)
     text_inputs.check_texts(contexts)
-    text_inputs.check_as_many(questions, contexts, "questions and contexts")
+    text_inputs.check_same_length(questions, contexts, "questions and contexts")
     config, _ = model.task(config_lib.SquadConfig)
     if null_threshold is None:
         null_threshold = config.null_threshold

@@ -34,9 +34,9 @@ def choose(
     """Choose among the two or more answers to each question."""
     text_inputs.check_texts(questions)
     text_inputs.check_texts(choices, nested=True)
-    text_inputs.check_as_many(questions, choices, "questions and choices")
+    text_inputs.check_same_length(questions, choices, "questions and choices")
     config, _ = model.task(config_lib.ChoiceConfig)
-    asked = []
+    questions_read = []
     for i, (question, texts) in enumerate(zip(questions, choices, strict=True)):
         text_inputs.check_is_list(texts)
         if len(texts) < 2:
@@ -45,16 +45,21 @@ def choose(
                 f"{text_inputs.shortened(question)} has "
                 f"{terminal.count(len(texts), 'choice')}; at least two are required",
             )
-        asked.append(
+        questions_read.append(
             choice_files.Question(i + 1, question, tuple(texts), choice_files.UNKNOWN)
         )
-    most = max((len(each.choices) for each in asked), default=1)
-    rows, truncated = choice.make_rows(asked, model.tokenizer, config.length, most)
-    objective = objectives_choice.Choice(model.encoder, most)
-    outputs = model.engine(objective).outputs(rows, max(1, BATCH_SIZE // most))
+    num_choices = max((len(each.choices) for each in questions_read), default=1)
+    rows, truncated = choice.make_rows(
+        questions_read, model.tokenizer, config.length, num_choices
+    )
+    objective = objectives_choice.Choice(model.encoder, num_choices)
+    outputs = model.engine(objective).outputs(rows, max(1, BATCH_SIZE // num_choices))
     chosen = []
     for each, probabilities, lost in zip(
-        asked, choice.decode(asked, outputs["logits"]), truncated, strict=True
+        questions_read,
+        choice.decode(questions_read, outputs["logits"]),
+        truncated,
+        strict=True,
     ):
         index = probabilities.index(max(probabilities))
         chosen.append(

@@ -61,7 +61,7 @@ def classify(
         if config.predicts_numbers
         else classification.Classification(model.encoder, len(labels))
     )
-    answers, pairs = [], text_inputs.pairs_of(texts)
+    answers, pairs = [], text_inputs.to_pairs(texts)
     for start in range(0, len(pairs), _WINDOW):
         window = pairs[start : start + _WINDOW]
         rows, truncated = token_rows.to_rows(window, model.tokenizer, config.length)

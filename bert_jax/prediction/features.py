@@ -71,31 +71,37 @@ class HiddenStates(text_inputs.TextComputation):
         return {"values": values}
 
 
-def _check(asked: HiddenStates, length: int, least: int, batch_size: int) -> None:
-    if not asked.layers:
+def _check_arguments(
+    computation: HiddenStates, length: int, min_length: int, batch_size: int
+) -> None:
+    """Check the arguments of `extract`. `min_length` holds the special tokens."""
+    if not computation.layers:
         raise UserError("layers is empty; [-1] is the last layer")
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be at least 1")
-    depth, positions = asked.encoder.num_layers, asked.encoder.max_position_embeddings
-    for layer in asked.layers:
-        if asked.layers.count(layer) > 1:
+    depth, positions = (
+        computation.encoder.num_layers,
+        computation.encoder.max_position_embeddings,
+    )
+    for layer in computation.layers:
+        if computation.layers.count(layer) > 1:
             raise UserError(f"layers has {layer} more than once")
         if not -depth - 1 <= layer <= depth:
             raise UserError(
                 f"there is no layer {layer}; the encoder has {depth}: 1 to {depth}, or "
                 f"-{depth} to -1, and 0 or -{depth + 1} for the embeddings"
             )
-    if asked.pool not in POOLS:
-        raise UserError(f"pool={asked.pool!r} must be one of {', '.join(POOLS)}")
-    if asked.pool == "cls" and asked.encoder.causal:
+    if computation.pool not in POOLS:
+        raise UserError(f"pool={computation.pool!r} must be one of {', '.join(POOLS)}")
+    if computation.pool == "cls" and computation.encoder.causal:
         raise UserError(
             "pool='cls' does not work with a causal encoder, whose [CLS] attends to no "
             "other token; use mean or max"
         )
-    if length and not least <= length <= positions:
+    if length and not min_length <= length <= positions:
         raise UserError(
-            f"length={length} must be from {least} to the {positions} positions of the "
-            "model"
+            f"length={length} must be from {min_length} to the {positions} positions "
+            "of the model"
         )
 
 
@@ -124,24 +130,29 @@ def extract(
     text_inputs.check_is_list(texts)
     # 1.0 equals 1, so later calls with 1 would get the engine made for 1.0.
     layers = tuple(map(operator.index, layers))
-    asked = HiddenStates(model.encoder, layers, pool)
-    least = 2 + len(model.tokenizer.pair_separators)  # special tokens of a pair
-    _check(asked, length, least, operator.index(batch_size))
+    computation = HiddenStates(model.encoder, layers, pool)
+    min_length = 2 + len(model.tokenizer.pair_separators)  # special tokens of a pair
+    _check_arguments(computation, length, min_length, operator.index(batch_size))
     length = length or model.encoder.max_position_embeddings
-    return _stream(model, asked, texts, length, batch_size)
+    return _stream(model, computation, texts, length, batch_size)
 
 
 def _windows(
-    asked: HiddenStates, texts: Iterable[text_inputs.Text], length: int, batch_size: int
+    computation: HiddenStates,
+    texts: Iterable[text_inputs.Text],
+    length: int,
+    batch_size: int,
 ) -> Iterator[list[tuple[str, str]]]:
     """Yield windows of pairs to sort by length: whole batches, bounded in size."""
-    vector_bytes = 4 * len(asked.layers) * asked.encoder.hidden_size
+    vector_bytes = 4 * len(computation.layers) * computation.encoder.hidden_size
     window, size = [], 0
     for index, text in enumerate(texts):
-        window += text_inputs.pairs_of([text], index)
+        window += text_inputs.to_pairs([text], index)
         # A text has rarely more tokens than characters.
         characters = sum(map(len, window[-1]))
-        size += vector_bytes * (1 if asked.pool != "none" else min(length, characters))
+        size += vector_bytes * (
+            1 if computation.pool != "none" else min(length, characters)
+        )
         is_full = size >= _WINDOW_BYTES or len(window) == WINDOW_BATCHES * batch_size
         if is_full and len(window) % batch_size == 0:
             yield window
@@ -152,19 +163,19 @@ def _windows(
 
 def _stream(
     model: TrainedModel,
-    asked: HiddenStates,
+    computation: HiddenStates,
     texts: Iterable[text_inputs.Text],
     length: int,
     batch_size: int,
 ) -> Iterator[Features]:
     names = model.tokenizer.tokens
-    for window in _windows(asked, texts, length, batch_size):
+    for window in _windows(computation, texts, length, batch_size):
         rows, truncated = token_rows.to_rows(window, model.tokenizer, length)
         counts = rows["attention_mask"].sum(axis=1)
         values: list[np.ndarray] = [np.zeros(0)] * len(window)
-        for indices, answers in model.engine(asked).batches(rows, batch_size):
+        for indices, answers in model.engine(computation).batches(rows, batch_size):
             for index, vectors in zip(indices, answers["values"], strict=True):
-                if asked.pool == "none":
+                if computation.pool == "none":
                     vectors = vectors[: counts[index]]
                 values[index] = vectors.copy()  # frees the batch
         for i, count in enumerate(counts):

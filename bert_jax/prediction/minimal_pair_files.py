@@ -10,7 +10,7 @@ from matplotlib import figure
 
 from bert_jax import terminal
 from bert_jax.errors import UserError
-from bert_jax.prediction import input_files
+from bert_jax.prediction import text_files
 
 GOOD, BAD = "sentence_good", "sentence_bad"  # fields of BLiMP's files
 ALL = "all pairs"
@@ -34,8 +34,8 @@ def measure(is_right: Sequence[bool]) -> Accuracy:
 
 
 def read(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the pairs of a file; see `input_files.read_objects`."""
-    for where, fields in input_files.read_objects(name):
+    """Yield the pairs of a file; see `text_files.read_objects`."""
+    for where, fields in text_files.read_objects(name):
         for field in (GOOD, BAD):
             if not isinstance(fields.get(field), str):
                 raise UserError(f"{where} has no text {field!r}")

@@ -53,7 +53,7 @@ class MaskedToken(MaskedTokens):
         labels = jnp.take_along_axis(ids, positions, axis=1)  # [B, 1]
         masked = jnp.where(is_masked, self.mask_id, ids)
         logits = self.logits(params, batch | {"input_ids": masked})  # [B, 1, V]
-        return {"score": -cross_entropy.compare(logits, labels)[0][:, 0]}
+        return {"score": -cross_entropy.loss_and_accuracy(logits, labels)[0][:, 0]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class PermutedToken(text_inputs.TextComputation):
         # other sees it.
         ranks = (jnp.arange(ids.shape[1]) == positions).astype(jnp.int32)  # [B, L]
         logits = self.apply(params, batch | {"ranks": ranks})
-        return {"score": -cross_entropy.compare(logits, labels)[0][:, 0]}
+        return {"score": -cross_entropy.loss_and_accuracy(logits, labels)[0][:, 0]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,9 @@ class LeftToRight(text_inputs.TextComputation):
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return scores [B]."""
         following = jnp.roll(batch["input_ids"], -1, axis=1)
-        losses, _ = cross_entropy.compare(self.apply(params, batch), following)
+        losses, _ = cross_entropy.loss_and_accuracy(
+            self.apply(params, batch), following
+        )
         has_next = batch["attention_mask"][:, 1:]
         return {"score": -jnp.sum(losses[:, :-1] * has_next, axis=1)}
 
@@ -199,7 +201,7 @@ def _encode(
 
     With words, there is an array `words` [R, L], the number of the word of each token.
     """
-    pairs = text_inputs.pairs_of([pair for _, pair in window], first=window[0][0])
+    pairs = text_inputs.to_pairs([pair for _, pair in window], first=window[0][0])
     sentences = [sentence for pair in pairs for sentence in pair]
     encoded = model.tokenizer.encode_batch(sentences)
     for i, (sentence, ids) in enumerate(zip(sentences, encoded, strict=True)):

@@ -105,7 +105,7 @@ def check_texts(
                 ) from error
 
 
-def check_as_many(first: Sequence, second: Sequence, names: str) -> None:
+def check_same_length(first: Sequence, second: Sequence, names: str) -> None:
     """Check that two lists, described by `names`, have the same length."""
     if len(first) != len(second):
         raise UserError(
@@ -118,7 +118,7 @@ def shortened(text: Any) -> str:
     return task_files.shorten(text, 60)
 
 
-def pairs_of(texts: Sequence[Text], first: int = 0) -> list[tuple[str, str]]:
+def to_pairs(texts: Sequence[Text], first: int = 0) -> list[tuple[str, str]]:
     """Return texts and pairs as pairs; the second text of a single one is "".
 
     See `check_texts` for arguments and errors.

@@ -54,9 +54,11 @@ class TrainedModel:
         if task := saved.get("task"):
             return f"it was fine-tuned for {task['kind']}"
         if objective := saved.get("objective"):
-            segments = objective.get("segments")
-            return f"it was pretrained with {objective['kind']} on {segments}"
-        return f"it is of kind {saved.get('kind')!r}"
+            return (
+                f"it was pretrained with objective.kind={objective['kind']!r} and "
+                f"objective.segments={objective.get('segments')!r}"
+            )
+        return f"it is a {saved.get('kind')}"
 
     def saved_config(self, section: str, config_class: type) -> Any | None:
         """Return a section of the run's config, or None if it is of another class."""

@@ -28,7 +28,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build
 from bert_jax.errors import Interrupted, UserError
 from bert_jax.interop import vocabularies
-from bert_jax.run import command_line, text_input
+from bert_jax.run import command_line, source_flags
 from bert_jax.tokenizer import special_tokens
 
 
@@ -83,7 +83,7 @@ def beam_runner(options: str) -> build.Runner:
 
 
 def define_flags() -> None:
-    text_input.define_flags()
+    source_flags.define_flags()
     flags.DEFINE_string(
         "tokenizer",
         "",
@@ -130,7 +130,7 @@ def main() -> None:
         runner = beam_runner(values.beam_options)
     elif values.beam_options:
         raise UserError("--beam_options needs --runner=beam")
-    source = text_input.source(values.shard_megabytes * 1_000_000)
+    source = source_flags.source(values.shard_megabytes * 1_000_000)
     settings = build.Settings(values.held_out, values.language)
     try:
         corpus = build.build(

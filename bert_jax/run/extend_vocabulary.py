@@ -14,11 +14,11 @@ checkpoint in it, or a published folder (docs/interop.md).
 from absl import flags
 
 from bert_jax import terminal
-from bert_jax.run import command_line, text_input
+from bert_jax.run import command_line, source_flags
 
 
 def define_flags() -> None:
-    text_input.define_input_flags()
+    source_flags.define_input_flags()
     flags.DEFINE_string("init_from", "", "Checkpoint whose vocabulary to extend.")
     flags.DEFINE_integer(
         "words", 1000, "Largest number of words to add.", lower_bound=1
@@ -36,7 +36,7 @@ def main() -> None:
     values = flags.FLAGS
     checkpoint = command_line.required_flag("init_from")
     output = command_line.required_flag("output")
-    source = text_input.source()
+    source = source_flags.source()
     terminal.say("importing JAX")
     from bert_jax import extension
 

@@ -55,15 +55,15 @@ def main() -> None:
         ) from error
     terminal.say("importing JAX")
     from bert_jax import prediction
-    from bert_jax.prediction import feature_files, input_files
+    from bert_jax.prediction import feature_files, text_files
 
     feature_files.check_name(output)
-    input_files.check_has_texts(name, flags.FLAGS.text_a)
+    text_files.check_suffix(name, flags.FLAGS.text_a)
     pool = flags.FLAGS.pool
     model = prediction.load(source)
     layers = layers or list(range(-1, -1 - min(4, model.encoder.num_layers), -1))
     features = model.features(
-        input_files.read_texts(name, flags.FLAGS.text_a, flags.FLAGS.text_b),
+        text_files.read_texts(name, flags.FLAGS.text_a, flags.FLAGS.text_b),
         layers,
         pool,
         flags.FLAGS.length,

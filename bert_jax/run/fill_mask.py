@@ -41,10 +41,10 @@ def main(texts: list[str]) -> None:
         raise UserError(f"there is no text; give {wanted}, in quotes, or --file=FILE")
     terminal.say("importing JAX")
     from bert_jax import prediction
-    from bert_jax.prediction import filling, input_files
+    from bert_jax.prediction import filling, text_files
 
     model = prediction.load(source)
-    lines = input_files.read_lines(file) if file else ()
+    lines = text_files.read_lines(file) if file else ()
     size = 1 if following else _WINDOW
     remaining = itertools.chain((("", text) for text in texts), lines)
     while window := list(itertools.islice(remaining, size)):

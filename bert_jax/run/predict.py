@@ -28,10 +28,10 @@ def main() -> None:
     name = command_line.required_flag("input")
     terminal.say("importing JAX")
     from bert_jax import prediction
-    from bert_jax.prediction import predicting
+    from bert_jax.prediction import file_predictions
 
     model = prediction.load(source)
-    predictions = predicting.predict(
+    predictions = file_predictions.predict(
         model, name, flags.FLAGS.text_a, flags.FLAGS.text_b
     )
     for each in predictions:

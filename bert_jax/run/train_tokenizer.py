@@ -16,11 +16,11 @@ from absl import flags
 from bert_jax import storage, terminal
 from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
-from bert_jax.run import command_line, text_input
+from bert_jax.run import command_line, source_flags
 
 
 def define_flags() -> None:
-    text_input.define_flags()
+    source_flags.define_flags()
     flags.DEFINE_enum("kind", "wordpiece", vocabulary.TRAINERS, "Kind of tokenizer.")
     flags.DEFINE_integer(
         "vocab_size",
@@ -39,7 +39,7 @@ def main() -> None:
     values = flags.FLAGS
     output = command_line.required_flag("output")
     storage.check_new_folder(output)
-    source = text_input.source()
+    source = source_flags.source()
     lower_case, strip_accents = _normalisation(values.kind)
     # The trainers do not return to Python while they learn. Nothing has to be saved.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

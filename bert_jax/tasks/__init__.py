@@ -34,7 +34,7 @@ class Task(Protocol):
     # Rows to predict for, by name of the set: "eval", on which the loop evaluates, and
     # further sets such as "test". A row without a label has weight 0.
     held_out: dict[str, Arrays]
-    fingerprint: str  # hash of all labelled examples but those of a test set
+    fingerprint: str  # hash of all labelled examples outside of test sets
     metrics: tuple[str, ...]  # scores of "eval" that may select the best parameters
     description: dict[str, Any]  # facts about the examples, for results.json
     settings: dict[str, Any]  # JSON stored for predictions, such as names of classes

@@ -46,7 +46,7 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """Questions of a file, and the number of those that lost their correct answer."""
+    """Questions of a file, and how many were skipped because their answer is lost."""
 
     questions: list[Question]
     skipped: int = 0

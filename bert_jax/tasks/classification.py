@@ -77,8 +77,8 @@ class Classification:
         self.train = rows.pop("train")
         self.held_out = rows
         self.settings = {"labels": self._labels}
-        # Older versions sorted integers as text. A run that began with such an order
-        # must not continue with another one, so an order by number is hashed, too.
+        # Runs of older versions sorted integers as text. They must not continue with
+        # another order of the classes, so an order by number is hashed, too.
         hashed = [sets[n] for n in sets if n in self._labelled and n != "test"]
         if self._labels != sorted(self._labels):
             hashed.append(self._labels)
@@ -119,10 +119,10 @@ class Classification:
             return {}
         labels = self.held_out[name]["labels"]
         if self._config.predicts_numbers:
-            values = classification_scores.of_numbers(predictions, labels)
+            values = classification_scores.score_numbers(predictions, labels)
         else:
             predicted, count = predictions.argmax(-1), len(self._labels)
-            values = classification_scores.of_classes(predicted, labels, count)
+            values = classification_scores.score_classes(predicted, labels, count)
         return {metric: values[metric] for metric in self.metrics}
 
     def write(self, folder: storage.Path, name: str, predictions: np.ndarray) -> None:

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 
 
-def of_classes(
+def score_classes(
     predicted: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> dict[str, float]:
     """Return accuracy, macro-averaged F1, and Matthews' correlation coefficient.
@@ -36,7 +36,7 @@ def of_classes(
     return {name: float(value) for name, value in scores.items()}
 
 
-def of_numbers(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def score_numbers(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return Pearson's and Spearman's correlations.
 
     They are NaN, which is undefined, if all predictions or all labels are equal.

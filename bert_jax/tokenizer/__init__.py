@@ -26,7 +26,7 @@ from bert_jax import io_errors, storage
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import (
     continuations,
-    former_format,
+    legacy_format,
     pipelines,
     plain_text,
     special_tokens,
@@ -40,7 +40,7 @@ PIPELINE_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"  # in older folders
 # Parts of a pipeline that do not affect the ids of a text.
-_NOT_IDS = ("version", "truncation", "padding", "post_processor", "decoder")
+_IRRELEVANT_TO_IDS = ("version", "truncation", "padding", "post_processor", "decoder")
 # Errors of a damaged tokenizer.
 _DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, UserError)
 
@@ -69,7 +69,7 @@ class Tokenizer:
     special_tokens: SpecialTokens
     # Fingerprint of the same tokenizer in versions of bert_jax that had a format of
     # their own; "": none.
-    former_fingerprint: str = dataclasses.field(default="", compare=False)
+    legacy_fingerprint: str = dataclasses.field(default="", compare=False)
 
     # ---- text and ids
 
@@ -202,7 +202,7 @@ class Tokenizer:
 
     @property
     def word_suffix(self) -> str:
-        """Suffix of tokens that end a word, as in HerBERT; "": words are not marked so.
+        """Suffix of tokens that end a word, as in HerBERT; "": none marks an end.
 
         Then no token tells whether it begins a word: `begins_word` is always True.
         """
@@ -307,11 +307,11 @@ class Tokenizer:
         Earlier versions hashed all digits of scores, or had a format of their own.
         """
         exact = _hash([self.steps(), self.special_tokens])
-        return saved in {self.fingerprint, exact, self.former_fingerprint} - {""}
+        return saved in {self.fingerprint, exact, self.legacy_fingerprint} - {""}
 
     def steps(self) -> dict[str, Any]:
         """Return the steps of the pipeline that determine the ids of a text."""
-        return {k: v for k, v in self._values.items() if k not in _NOT_IDS}
+        return {k: v for k, v in self._values.items() if k not in _IRRELEVANT_TO_IDS}
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of `tokenizer_config.json`."""
@@ -339,8 +339,8 @@ class Tokenizer:
         """Read the result of `dumps`."""
         try:
             values = json.loads(text)
-            if former_format.is_former(values):
-                return _from_former(
+            if legacy_format.is_legacy(values):
+                return _from_legacy(
                     values, lambda: base64.b64decode(values["model"], validate=True)
                 )
             tokenizer = make(values["pipeline"], values["settings"])
@@ -384,8 +384,8 @@ class Tokenizer:
             )
         try:
             values = json.loads((folder / PIPELINE_FILE).read_text(encoding="utf-8"))
-            if former_format.is_former(values):
-                return _from_former(values, (folder / "vocab.txt").read_bytes)
+            if legacy_format.is_legacy(values):
+                return _from_legacy(values, (folder / "vocab.txt").read_bytes)
             fields: dict[str, Any] = {}
             for name in (SPECIAL_TOKENS_FILE, SETTINGS_FILE):
                 if (folder / name).exists():
@@ -440,8 +440,8 @@ def _hash(values: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _from_former(
+def _from_legacy(
     settings: dict[str, Any], read_vocabulary: Callable[[], bytes]
 ) -> Tokenizer:
-    pipeline, fingerprint = former_format.read(settings, read_vocabulary)
-    return dataclasses.replace(make(pipeline), former_fingerprint=fingerprint)
+    pipeline, fingerprint = legacy_format.read(settings, read_vocabulary)
+    return dataclasses.replace(make(pipeline), legacy_fingerprint=fingerprint)

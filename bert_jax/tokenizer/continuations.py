@@ -25,9 +25,9 @@ _ONE_SPACE = (
 def pipeline(values: dict[str, Any]) -> dict[str, Any]:
     """Return a pipeline that neither adds nor removes a space at the beginning.
 
-    A splitter behind another one marks each word, and stays as it is. But Metaspace
-    behind a split at white space (XLM-R) becomes Metaspace alone, which marks a word by
-    the space before it.
+    A splitter that follows another one marks each word, and stays as it is. Metaspace
+    after a split at white space (XLM-R) is the exception: it becomes Metaspace alone,
+    which marks a word by the space before it.
     """
     values = copy.deepcopy(values)
     splitters = token_texts.all_steps(values["pre_tokenizer"])

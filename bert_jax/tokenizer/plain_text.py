@@ -21,7 +21,10 @@ _KNOWN_WORDS = 100_000
 
 
 def pipeline(values: dict[str, Any], special: Sequence[str]) -> tokenizers.Tokenizer:
-    """Build a pipeline that never makes a special token or `<0xE5>` from text."""
+    """Build a pipeline that never makes a special token from text that spells one.
+
+    Nor does it make a token for a byte, such as `<0xE5>`.
+    """
     added = [
         token | {"special": token["special"] or token["content"] in special}
         for token in values["added_tokens"]
@@ -109,7 +112,7 @@ def is_word_by_word(values: dict[str, Any]) -> bool:
         splitter.get("type") == kind and splitter[setting]
         for kind, setting in (("ByteLevel", "use_regex"), ("Metaspace", "split"))
     )
-    # Whether words get the mark of their beginning without a space before them.
+    # Whether words without a space before them are marked as beginnings, too.
     is_marked = (
         splitter.get("type") == "BertPreTokenizer"
         or splitter.get("prepend_scheme") == "always"  # Metaspace

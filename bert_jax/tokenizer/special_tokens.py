@@ -28,9 +28,9 @@ _KNOWN = {
     "mask": (MASK, "<mask>", "<|mask|>"),
     "unk": (UNK, "<unk>"),
 }
-# Fields of `tokenizer_config.json` and tokens for the beginning and the end of a text,
-# which have a role if no other token has it.
-_SECOND = {
+# Used if a vocabulary has no token of its own for a role: the field of
+# `tokenizer_config.json`, and common tokens for the beginning or end of a text.
+_FALLBACKS = {
     "cls": ("bos_token", ("<s>", "<bos>", "<|begin_of_text|>")),
     "sep": ("eos_token", ("</s>", "<eos>", "<|end_of_text|>")),
 }
@@ -55,7 +55,7 @@ def find(
     for role, usual in _KNOWN.items():
         if role in found:
             continue
-        second_field, second = _SECOND.get(role, ("", ()))
+        second_field, second = _FALLBACKS.get(role, ("", ()))
         candidates = []
         for field, known in ((f"{role}_token", usual), (second_field, second)):
             candidates += [text(named[field])] if named.get(field) else []

@@ -233,7 +233,7 @@ class Checkpoints:
 def save_parameters(
     folder: str | os.PathLike, params: Any, metadata: metadata_lib.Metadata
 ) -> None:
-    """Write a checkpoint of step 0 with parameters only, which are on one device.
+    """Write parameters, which are on one device, as a checkpoint of step 0.
 
     Runs can start from its parameters, but no run can be resumed from it.
     """

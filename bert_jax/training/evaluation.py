@@ -34,9 +34,9 @@ class Evaluator:
         batch, on the devices.
         """
         self._run, self._phase = run, phase
-        self._losses = phase.objective.losses
+        self._loss_weights = phase.objective.loss_weights
         self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}
-        self._zeros = programs.zero_sums(phase.objective.metrics, run.mesh)
+        self._zeros = programs.make_zero_sums(phase.objective.metrics, run.mesh)
         self._signals = signals
         self._seed = programs.seed_array(run)
         self._heartbeat = heartbeat
@@ -76,10 +76,10 @@ class Evaluator:
                 lambda *values: np.dot(weights, np.array(values, np.float64)),
                 *sums_of_parts,
             )
-        values = {**metric_sums.report(self._losses, together), **data.baselines}
+        values = {**metric_sums.report(self._loss_weights, together), **data.baselines}
         if len(sums_of_parts) > 1:
             for part, sums in zip(data.held_out, sums_of_parts, strict=True):
-                own = metric_sums.report(self._losses, sums) | part.baselines
+                own = metric_sums.report(self._loss_weights, sums) | part.baselines
                 values |= {f"{part.name}/{name}": x for name, x in own.items()}
         if data.scores:
             values |= data.scores(

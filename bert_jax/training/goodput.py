@@ -14,8 +14,8 @@ BUCKETS = (
     "evaluation",
     "checkpoint",
     "profile",
-    # From a checkpoint to the start that resumes from it: steps that are repeated, and
-    # the time until the machine was back.
+    # Time between a checkpoint and the start that resumes from it: steps to repeat, and
+    # the wait for a machine.
     "lost",
 )
 
@@ -24,7 +24,8 @@ class Ledger:
     """Seconds by bucket, saved with each checkpoint so that a resumed run adds to them.
 
     The time of imports, before there is a ledger, counts as lost when a run resumes,
-    and not at all in the first start. Time within a start is monotonic.
+    and not at all in the first start. Within one start, times come from a monotonic
+    clock.
     """
 
     def __init__(self):

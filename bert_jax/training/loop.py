@@ -75,7 +75,7 @@ class Loop:
         self._in_flight: collections.deque[_InFlight] = collections.deque()
         self._seed = programs.seed_array(saver.run)
         names = (*saver.run.objective.metrics, "grad_norm")
-        self._zero_sums = programs.zero_sums(names, saver.run.mesh)
+        self._zero_sums = programs.make_zero_sums(names, saver.run.mesh)
 
     def train(self) -> step_lib.TrainState:
         """Train the remaining steps, and return the last state, which is saved.
@@ -236,7 +236,7 @@ class Loop:
         values = {}
         # If all steps were skipped, there are no losses and metrics.
         if sums["grad_norm"].count:
-            values |= metric_sums.report(self._phase.objective.losses, sums)
+            values |= metric_sums.report(self._phase.objective.loss_weights, sums)
         if line := self._window.describe_remaining_time(self._end - step):
             processes.say(f"{self._phase.name}: {line}")
         values |= self._window.close(sums)
@@ -318,7 +318,10 @@ class Loop:
             self._saver.save(self._done, self._state, self._phase)
 
     def _stop_if_asked(self) -> None:
-        """Stop if a process was asked to and steps remain. The newest step is saved."""
+        """Raise `Interrupted` if a process was asked to stop and the run is not over.
+
+        Steps or an evaluation remain. The newest step is saved.
+        """
         if not self._stopping:
             return
         self._saver.wait()

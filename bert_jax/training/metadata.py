@@ -34,7 +34,7 @@ class Metadata:
         return values
 
 
-def of_run(
+def make(
     config: Any,
     objective: Objective,
     tokenizer: Tokenizer,
@@ -42,9 +42,8 @@ def of_run(
 ) -> Metadata:
     """Return the metadata of a run. Each checkpoint replaces `encoder` and `time`.
 
-    `config` may also be a dict, the part of a config that is known of a published
-    checkpoint. `task` are the settings of a fine-tuning task, from
-    `tasks.Task.settings`.
+    For a published checkpoint, `config` is a dict of the fields that are known. `task`
+    are the settings of a fine-tuning task, from `tasks.Task.settings`.
     """
     return Metadata(
         config=config if isinstance(config, dict) else config_lib.to_dict(config),

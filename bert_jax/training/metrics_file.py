@@ -46,6 +46,10 @@ def read(workdir: str | os.PathLike) -> list[Record]:
             f"{workdir} holds {len(runs)} runs; give some of them, such as "
             f"{runs[0].removesuffix(f'/{FILE}')}"
         )
+    if not path.exists():
+        raise UserError(
+            f"{workdir} has no {FILE}; give the workdir of a run that has reported"
+        )
     with storage.reading(path):
         lines = path.read_bytes().splitlines()
     records = [record for line in lines if (record := parse(line)) is not None]

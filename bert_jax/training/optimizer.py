@@ -103,26 +103,26 @@ def make_optimizer(
 
     Parameters for whose path `frozen` returns True get no updates and have no moments.
     """
-    steps = []
+    transforms = []
     if config.clip_norm:
-        steps.append(optax.clip_by_global_norm(config.clip_norm))
+        transforms.append(optax.clip_by_global_norm(config.clip_norm))
     moments = scale_by_moments(config)
     decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
     match config.name:
         case "adamw":
-            steps += [moments, decay]
+            transforms += [moments, decay]
         case "stable_adamw":
-            steps.append(clip_updates(optax.chain(moments, decay), config))
+            transforms.append(clip_updates(optax.chain(moments, decay), config))
         case "lamb":
-            steps += [moments, decay, scale_by_trust_ratio()]
+            transforms += [moments, decay, scale_by_trust_ratio()]
         case "muon":
-            steps += [muon.scale_by_muon(moments), decay]
+            transforms += [muon.scale_by_muon(moments), decay]
         case name:
             raise NotImplementedError(name)
     if config.layer_decay < 1:
-        steps.append(scale_by_depth(config.layer_decay))
-    steps.append(optax.scale_by_learning_rate(schedule))
-    update = optax.chain(*steps)
+        transforms.append(scale_by_depth(config.layer_decay))
+    transforms.append(optax.scale_by_learning_rate(schedule))
+    update = optax.chain(*transforms)
     return without_frozen(frozen, update) if frozen else update
 
 

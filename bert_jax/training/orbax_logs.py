@@ -15,7 +15,7 @@ from absl import logging as absl_logging
 
 def install() -> None:
     """Drop the log records and warnings that follow a failed read or write."""
-    absl_logging.get_absl_logger().addFilter(_is_news)
+    absl_logging.get_absl_logger().addFilter(_is_worth_logging)
     # When one of many reads fails, asyncio reports each of the cancelled ones: in its
     # log, as warnings, and while their coroutines are destroyed.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -23,7 +23,7 @@ def install() -> None:
     sys.unraisablehook = functools.partial(_report_unraisable, sys.unraisablehook)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_worth_logging(record: logging.LogRecord) -> bool:
     """Return False for records that repeat an exception, or report damaged metadata."""
     if os.path.basename(record.pathname) == "orbax_layout.py":
         return not str(record.msg).startswith("Failed to get metadata")

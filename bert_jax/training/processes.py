@@ -45,7 +45,7 @@ def start(
     if any(given) and not all(given):
         raise UserError(
             "--coordinator_address, --num_processes and --process_id belong together; "
-            "give all three or, on TPU and Slurm, none"
+            "give all three, or none on TPU hosts and under Slurm or MPI"
         )
     if coordinator_address and not re.fullmatch(r".+:\d+", coordinator_address):
         raise UserError(

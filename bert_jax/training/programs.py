@@ -43,7 +43,7 @@ class StepReport:
     loss: jax.Array
     grad_norm: jax.Array  # before clipping
     learning_rate: jax.Array
-    skipped: jax.Array  # steps so far
+    skipped: jax.Array  # number of steps skipped so far
     signals: jax.Array  # float32 [devices, 2], from `HostSignals.to_devices`
 
 
@@ -97,7 +97,7 @@ def seed_array(run: Run) -> jax.Array:
     return jax.make_array_from_callback((), replicated, lambda _: np.array(seed))
 
 
-def zero_sums(names: Iterable[str], mesh: Mesh) -> Callable[[], MetricSums]:
+def make_zero_sums(names: Iterable[str], mesh: Mesh) -> Callable[[], MetricSums]:
     """Return the compiled function that returns metrics with sums and counts of 0."""
     names = tuple(names)
     return jax.jit(
@@ -126,7 +126,7 @@ def lower_eval(run: Run, phase: Phase, params: Any, batch: Batch) -> jax.stages.
         compiler_options=sharding.compiler_options(run.mesh),
     )
     index = jax.ShapeDtypeStruct((), jnp.int32)
-    sums = jax.eval_shape(zero_sums(phase.objective.metrics, run.mesh))
+    sums = jax.eval_shape(make_zero_sums(phase.objective.metrics, run.mesh))
     with sharding.use(run.mesh):
         return jitted.lower(params, batch, index, sums, *_signals_and_seed(run))
 
@@ -142,7 +142,7 @@ def _signals_and_seed(run: Run) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStr
     )
 
 
-def is_finite(mesh: Mesh) -> Callable[[Any], jax.Array]:
+def make_finite_check(mesh: Mesh) -> Callable[[Any], jax.Array]:
     """Return the compiled function that checks that a tree is finite."""
 
     def all_finite(tree):

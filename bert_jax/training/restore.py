@@ -42,11 +42,10 @@ def absolute(path: str | os.PathLike) -> epath.Path:
 def check_name(name: str | os.PathLike) -> None:
     r"""Check that Orbax can read and write a path.
 
-    It looks for files with globs without escaping the folder, turns `\` into `/`, and
-    needs UTF-8.
+    Orbax does not escape the path in its globs, turns `\` into `/`, and needs UTF-8.
 
     Raises:
-      UserError: The path contains such a character.
+      UserError: The path has a glob character or a backslash, or is not valid UTF-8.
     """
     name = os.fspath(name)
     bad = re.search(r"[*?\[\]\\\ud800-\udfff]", name)

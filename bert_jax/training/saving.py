@@ -29,7 +29,7 @@ class Saver:
 
     @functools.cached_property
     def _is_finite(self) -> Callable[[Any], jax.Array]:
-        return programs.is_finite(self.run.mesh)
+        return programs.make_finite_check(self.run.mesh)
 
     def compile(self, state: step_lib.TrainState) -> None:
         """Compile the programs of a save, so that the first one starts at once."""

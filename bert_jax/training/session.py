@@ -70,7 +70,7 @@ def open_session(
             f"loop.profile_step={config.profile_step} is more than the "
             f"{run.total_steps} steps of the run"
         )
-    metadata = metadata_lib.of_run(run.config, run.objective, tokenizer, task)
+    metadata = metadata_lib.make(run.config, run.objective, tokenizer, task)
     with (
         watchdog.watch(config.hang_seconds) as heartbeat,
         workdir.claim(folder, run.config) as path,

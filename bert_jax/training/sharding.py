@@ -1,8 +1,8 @@
 """Meshes, and the sharding of parameters, batches and gradients over them.
 
-The only module that knows mesh axes. The model names the dimensions of its parameters
-and activations. `RULES` maps each name to the axis that it is split over. In the
-notation of the scaling book, W[embed, mlp] of a feed-forward kernel becomes
+The only module that maps dimensions to mesh axes. The model names the dimensions of its
+parameters and activations. `RULES` maps each name to the axis that it is split over. In
+the notation of the scaling book, W[embed, mlp] of a feed-forward kernel becomes
 W[D_fsdp, F_tensor].
 """
 

@@ -88,9 +88,9 @@ def make_train_step(
         batch_sums = objective.sums({**params, **constants}, batch, **keys)
         means = {
             name: metric_sums.mean(batch_sums[name].sum, counts[name])
-            for name in objective.losses
+            for name in objective.loss_weights
         }
-        return metric_sums.total(objective.losses, means), batch_sums
+        return metric_sums.total(objective.loss_weights, means), batch_sums
 
     def differentiate(params, batch, keys, shared):
         gradient = jax.value_and_grad(loss_of, has_aux=True)

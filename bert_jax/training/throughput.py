@@ -66,7 +66,9 @@ class Window:
         if minutes < _SHORT_MINUTES:
             return ""
         rest = f"{minutes / 60:.1f} h" if minutes > 120 else f"{minutes:.0f} min"
-        return f"about {rest} for the other {steps_left:,} steps, without evaluations"
+        return (
+            f"about {rest} for the remaining {steps_left:,} steps, without evaluations"
+        )
 
     def close(self, sums: metric_sums.MetricSums) -> dict[str, float]:
         """Return the metrics of the window, and start the next one.

@@ -193,7 +193,7 @@ def _check_same_run(folder: storage.Path, config: Any) -> None:
 
 
 def _has_run(folder: storage.Path) -> bool:
-    """Return whether a run here, or a folder below, has reports or checkpoints."""
+    """Return whether a folder has reports or checkpoints, or a subfolder reports."""
     reports = folder / metrics_file.FILE
     if had_checkpoint(folder):
         return True

@@ -44,7 +44,10 @@ def language_model(
 
 
 def tasks(pooler: str) -> dict[str, dict[str, str]]:
-    """Return the names of heads for tasks, by purpose, with a layer as pooler."""
+    """Return the names of the arrays of heads, by purpose.
+
+    `pooler` is the name of the pooler's layer.
+    """
     pooled = {"encoder/pooler": pooler, "classifier": "classifier"}
     return {
         family.CLASSIFICATION: pooled,

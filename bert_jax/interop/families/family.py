@@ -78,9 +78,11 @@ class Family:
 
     model_type: str  # in `config.json`
     title: str  # in messages and model cards
-    prefix: str  # of the encoder's arrays; a class of the encoder alone omits it
+    # Prefix of the names of the encoder's arrays; a bare encoder has none.
+    prefix: str
     encoder: Mapping[str, str]  # names of arrays outside its layers, by parameter path
-    layer_prefix: str  # of a layer's arrays, with {} for its number
+    # Prefix of the names of a layer's arrays, with {} for its number.
+    layer_prefix: str
     # Names within a layer, by path within a layer. Paths with the same name are parts
     # of one array, in order, stacked along its output dimension. If the path of a
     # kernel itself is listed, its array keeps the dimensions of the parameter, with the
@@ -90,10 +92,10 @@ class Family:
     # By purpose, the names of the arrays of a class's heads and pooler, by parameter
     # path. The first class whose arrays a folder has is read.
     classes: Mapping[str, Mapping[str, str]]
-    class_prefix: str  # of the names of its classes
-    # Whether an export of an encoder, its purpose and its tokenizer tries this family.
+    class_prefix: str  # prefix of the names of its classes
+    # Whether an export tries this family, by encoder, purpose and tokenizer.
     exports: Callable[[config_lib.EncoderConfig, str, Tokenizer], bool]
-    older_prefix: str = ""  # of the encoder's arrays in older files; "": none
+    older_prefix: str = ""  # the same as `prefix`, in older files; "": none
     # Ends of the names of its classes that differ from other families.
     endings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # Ends of the names of further classes. Only their encoder is read.
@@ -111,7 +113,7 @@ class Family:
     # Names of values in `config.json` by their aliases. If a file has both,
     # `transformers` uses the alias.
     synonyms: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    # Values of `config.json` that are required if they are present.
+    # The only supported values of these keys in `config.json`. An export writes them.
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # Fields of `EncoderConfig` that all encoders of the family share.
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -59,8 +59,9 @@ class DisentangledAttention(nn.Module):
     ]:
         """Compute the attention of some or all positions.
 
-        Arguments and results as in `SelfAttention`. The scores of distances are
-        computed for all queries, also if `query_positions` are given.
+        Arguments and results are as in `SelfAttention`, except that `queries` is not
+        read: scores of distances need the queries of all positions, also if
+        `query_positions` are given.
         """
         c = self.config
         heads = ("heads", c.num_heads), ("head", c.head_size)

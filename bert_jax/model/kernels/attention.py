@@ -216,10 +216,13 @@ def _add_biases_and_rotate(config, sources, biases, rotations, query_positions=N
         for x, bias in zip(sources, biases, strict=True)
     )
     if rotations is not None:
-        of_queries = rotations
+        query_rotations = rotations
         if query_positions is not None:
-            of_queries = rotations.at(query_positions)
-        query, key = rotary.rotate(query, of_queries), rotary.rotate(key, rotations)
+            query_rotations = rotations.at(query_positions)
+        query, key = (
+            rotary.rotate(query, query_rotations),
+            rotary.rotate(key, rotations),
+        )
     return query, _repeat_for_heads(config, key), _repeat_for_heads(config, value)
 
 

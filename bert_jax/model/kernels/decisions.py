@@ -209,7 +209,10 @@ def _cross_entropy_on_tpu(config, batch, predictions, reader):
 
 
 def _too_much_float32(config, length):
-    """Refuse rows that do not fit a core's memory, or 32 MiB of a large one."""
+    """Return whether float32 rows are too long for a core's memory, and why.
+
+    Newer cores than those of v4 may use 32 MiB.
+    """
     kind = device_kind()
     limit = length
     if kind == "TPU v4":

@@ -35,7 +35,7 @@ class AddAndNormalise(nn.Module):
         """Return the sum, if it is kept, and the norm, once for each consumer.
 
         Each consumer of the norm takes its own copy, so that the backward kernel can
-        sum their gradients. With `keeps_sum` there is one.
+        sum their gradients. With `keeps_sum`, there is one consumer.
 
         Args:
           x: Input of the residual connection.

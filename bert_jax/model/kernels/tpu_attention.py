@@ -230,32 +230,34 @@ def _run(options, *arrays):
         mode = pl.Buffered(buffers)
         return pl.BlockSpec(shape, index_of_program, pipeline_mode=mode)
 
-    of_queries = spec((1, query_piece, width), lambda b, i, q, k: (b, q, i))
-    of_keys = spec((1, key_piece, width), lambda b, i, q, k: (b, k, i))
-    sums = spec((1, 1, heads, query_piece), lambda b, i, q, k: (b, i, 0, q))
-    specs = dict.fromkeys(inputs, of_queries) | {
-        "key": of_keys,
-        "value": of_keys,
+    query_spec = spec((1, query_piece, width), lambda b, i, q, k: (b, q, i))
+    key_spec = spec((1, key_piece, width), lambda b, i, q, k: (b, k, i))
+    sums_spec = spec((1, 1, heads, query_piece), lambda b, i, q, k: (b, i, 0, q))
+    specs = dict.fromkeys(inputs, query_spec) | {
+        "key": key_spec,
+        "value": key_spec,
         "queries": spec((1, 1, query_piece), lambda b, i, q, k: (b, 0, q)),
         "keys": spec((1, 1, key_piece), lambda b, i, q, k: (b, 0, k)),
-        "sums": sums,
+        "sums": sums_spec,
     }
-    rows = jax.ShapeDtypeStruct(query.shape, query.dtype)
+    query_shape = jax.ShapeDtypeStruct(query.shape, query.dtype)
     scratch = {}
     if has_distances:
-        of_distances = spec((width, 2 * length), lambda b, i, q, k: (i, 0))
-        specs |= dict.fromkeys(_DISTANCES, of_distances)
+        distances_spec = spec((width, 2 * length), lambda b, i, q, k: (i, 0))
+        specs |= dict.fromkeys(_DISTANCES, distances_spec)
         scratch["key_scores"] = pltpu.VMEM((heads, length, length), jnp.float32)
     if "key_rotations" in inputs:
-        of_query, of_key = len(inputs["query_rotations"]), len(inputs["key_rotations"])
+        # Rows of a batch after which the rotations repeat.
+        query_repeats = len(inputs["query_rotations"])
+        key_repeats = len(inputs["key_rotations"])
         specs["query_rotations"] = spec(
-            (1, 2, query_piece, LANES), lambda b, i, q, k: (b % of_query, 0, q, 0)
+            (1, 2, query_piece, LANES), lambda b, i, q, k: (b % query_repeats, 0, q, 0)
         )
         # In the backward pass of long rows, one block serves all pieces of queries.
         # With two buffers, rows of 8,192 would not fit the memory of a v4 core.
         specs["key_rotations"] = spec(
             (1, 2, key_piece, LANES),
-            lambda b, i, q, k: (b % of_key, 0, k, 0),
+            lambda b, i, q, k: (b % key_repeats, 0, k, 0),
             buffers=1 if is_backward and not is_whole else 2,
         )
         scratch |= {
@@ -264,32 +266,32 @@ def _run(options, *arrays):
         }
     if is_backward:
         kernel, products = passes.backward, 5
-        of_biases = jax.ShapeDtypeStruct((batch, 3, size), jnp.float32)
-        of_blocks = spec((1, 3, width), lambda b, i, q, k: (b, 0, i))
-        key_rows = jax.ShapeDtypeStruct(key.shape, key.dtype)
+        bias_sums_shape = jax.ShapeDtypeStruct((batch, 3, size), jnp.float32)
+        bias_sums_spec = spec((1, 3, width), lambda b, i, q, k: (b, 0, i))
+        key_shape = jax.ShapeDtypeStruct(key.shape, key.dtype)
         # Each block must be visited once: pieces of queries are written with the last
         # piece of keys.
-        of_d_query = spec(
+        d_query_spec = spec(
             (1, query_piece, width),
             lambda b, i, q, k: (b, jnp.where(k == pieces[1] - 1, q, 0), i),
         )
-        outputs = {"d_query": (rows, of_d_query)}
-        outputs |= {name: (key_rows, of_keys) for name in ("d_key", "d_value")}
-        outputs["d_biases"] = of_biases, of_blocks
+        outputs = {"d_query": (query_shape, d_query_spec)}
+        outputs |= {name: (key_shape, key_spec) for name in ("d_key", "d_value")}
+        outputs["d_biases"] = bias_sums_shape, bias_sums_spec
         if has_distances:
-            tables = jax.ShapeDtypeStruct((1, size, 2 * length), jnp.float32)
-            of_tables = spec((1, width, 2 * length), lambda b, i, q, k: (0, i, 0))
-            outputs |= {f"d_{name}": (tables, of_tables) for name in _DISTANCES}
+            tables_shape = jax.ShapeDtypeStruct((1, size, 2 * length), jnp.float32)
+            tables_spec = spec((1, width, 2 * length), lambda b, i, q, k: (0, i, 0))
+            outputs |= {f"d_{name}": (tables_shape, tables_spec) for name in _DISTANCES}
         total = pltpu.VMEM((LANES, key_piece), jnp.float32)
         scratch["total_d_query"] = pltpu.VMEM((LANES, length), jnp.float32)
         scratch |= {"total_d_key": total, "total_d_value": total}
     else:
         kernel, products = passes.forward, 2
-        of_heads = jax.ShapeDtypeStruct((batch, blocks, heads, length), jnp.float32)
-        outputs = {"output": (rows, of_queries), "sums": (of_heads, sums)}
+        sums_shape = jax.ShapeDtypeStruct((batch, blocks, heads, length), jnp.float32)
+        outputs = {"output": (query_shape, query_spec), "sums": (sums_shape, sums_spec)}
         if not is_whole:
-            of_head = pltpu.VMEM((heads, query_piece), jnp.float32)
-            scratch |= {"highest": of_head, "total": of_head}
+            running = pltpu.VMEM((heads, query_piece), jnp.float32)
+            scratch |= {"highest": running, "total": running}
             scratch["context"] = pltpu.VMEM((LANES, query_piece), jnp.float32)
     names = *inputs, *outputs, *scratch
     memory = None

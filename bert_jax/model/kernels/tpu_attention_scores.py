@@ -58,12 +58,12 @@ class Step:
 
 
 class Program:
-    """State that the heads of a program share, and its steps, the same in both passes.
+    """One program of the kernel's grid: state of all heads, and steps of both passes.
 
     Attributes:
       options: Static options.
-      at: Indices of its pieces of queries and of keys in the row; 0, known at compile
-        time, in whole rows.
+      at: Indices, in the row, of the piece of queries and of the piece of keys; for
+        whole rows, 0 as Python integers.
       pieces: Numbers of pieces of queries and of keys in a row.
       is_whole: Whether these are 1.
       distance_scores: `tpu_distances.DistanceScores` of DeBERTa, or None.
@@ -188,7 +188,7 @@ class Program:
         options = self.options
         scores = split(dot_transposed(key, query))
         if self.distance_scores is not None:
-            added = self.distance_scores.of_step(step, query)
+            added = self.distance_scores.scores_of_step(step, query)
             scores = [x + y for x, y in zip(scores, added, strict=True)]
         queries = self._queries[0, :, step.chunk] if options.packed else 0
         visible = self._keys[step.keys] == queries

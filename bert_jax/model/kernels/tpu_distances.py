@@ -52,7 +52,7 @@ class DistanceScores:
             for head, product in zip(self._heads, products, strict=True):
                 key_scores[head.index, chunk] = _unpack(_shift(product), 1, length)
 
-    def of_step(self, step, query):
+    def scores_of_step(self, step, query):
         """Return the scores of each head of a step, [L, N].
 
         `query` is a result of `Program.for_each_head`.

@@ -41,11 +41,11 @@ class RelativePattern(AttentionPattern):
         mask = self.is_token[:, None, :]
         if self.ranks is None:
             return mask
-        of_queries = self.ranks
+        query_ranks = self.ranks
         if query_positions is not None:
-            of_queries = jnp.take_along_axis(self.ranks, query_positions, axis=1)
-        of_tokens = self.ranks[:, : self.is_token.shape[1]]  # [B, L]
-        return mask & (of_tokens[:, None, :] <= of_queries[:, :, None])
+            query_ranks = jnp.take_along_axis(self.ranks, query_positions, axis=1)
+        token_ranks = self.ranks[:, : self.is_token.shape[1]]  # [B, L]
+        return mask & (token_ranks[:, None, :] <= query_ranks[:, :, None])
 
 
 class _Relative(NamedTuple):
@@ -101,15 +101,15 @@ class RelativeAttention(nn.Module):
         value = project(name="value")(tokens)  # [B, L, H, K]
         relative = self._parameters()
         mask = pattern.mask(query_positions)[:, None]  # [B, 1, Q or 1, L]
-        waves = of_queries = pattern.sines, pattern.cosines
+        waves = query_waves = pattern.sines, pattern.cosines
         segments = pattern.segment_ids  # [B, Q]
         if query_positions is not None:
             at = query_positions[:, :, None]
-            of_queries = [jnp.take_along_axis(x, at, axis=1) for x in waves]
+            query_waves = [jnp.take_along_axis(x, at, axis=1) for x in waves]
             segments = jnp.take_along_axis(segments, query_positions, axis=1)
-        sinusoids = *of_queries, *(x[:, :length] for x in waves)
-        of_tokens = pattern.segment_ids[:, None, :length]
-        is_other = segments[:, :, None] != of_tokens  # [B, Q, L]
+        sinusoids = *query_waves, *(x[:, :length] for x in waves)
+        token_segments = pattern.segment_ids[:, None, :length]
+        is_other = segments[:, :, None] != token_segments  # [B, Q, L]
         keys = plain_attention.dropout_keys(
             c, dropout_keys, x.shape[1], length, query_positions
         )
@@ -193,7 +193,7 @@ def distance_scores(
     tokens, but needs no shift, which takes far longer on a TPU (docs/log.md).
     """
     # Sines come first. The halves stay apart, because joining them would copy them.
-    of_sine, of_cosine = (
+    query_by_sine, query_by_cosine = (
         products.einsum("bqhk,dhk->bhqd", query, half, query.dtype)
         for half in jnp.split(kernel, 2)
     )  # [B, H, Q, D / 2] each
@@ -202,5 +202,9 @@ def distance_scores(
     def with_tokens(x, y):  # [B, H, Q, D / 2] and [B, L, D / 2] to [B, H, Q, L]
         return products.einsum("bhqd,bld->bhql", x, y, query.dtype)
 
-    by_cosine = with_tokens(of_sine * sine + of_cosine * cosine, token_cosine)
-    return by_cosine + with_tokens(of_cosine * sine - of_sine * cosine, token_sine)
+    by_cosine = with_tokens(
+        query_by_sine * sine + query_by_cosine * cosine, token_cosine
+    )
+    return by_cosine + with_tokens(
+        query_by_cosine * sine - query_by_sine * cosine, token_sine
+    )

@@ -74,8 +74,8 @@ def _shown(name: str) -> str:
     return "standard input" if name == STDIN else terminal.printable(name)
 
 
-def check_has_texts(name: str, text_a: str) -> None:
-    """Check that lines of CSV or JSON are not taken for texts, nor a header of TSV.
+def check_suffix(name: str, text_a: str) -> None:
+    """Refuse files whose lines are not texts: CSV, JSON, and TSV without `text_a`.
 
     `text_a` is as in `read_texts`.
     """

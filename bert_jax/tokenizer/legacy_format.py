@@ -10,8 +10,8 @@ import tokenizers
 from bert_jax.tokenizer import pipelines
 
 
-def is_former(values: Any) -> bool:
-    """Return whether the JSON of a tokenizer is in the former format."""
+def is_legacy(values: Any) -> bool:
+    """Return whether the JSON of a tokenizer is in the legacy format."""
     return isinstance(values, dict) and "kind" in values
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.prediction import input_files, text_inputs
+from bert_jax.prediction import text_files, text_inputs
 from bert_jax.prediction.model import Model
 
 # Examples whose rows are in memory at once.
@@ -25,7 +25,7 @@ def predict(
 
     Args:
       model: Fine-tuned model.
-      name: File of texts, as `input_files.read_texts` reads it. The file has JSON lines
+      name: File of texts, as `text_files.read_texts` reads it. The file has JSON lines
         with questions if the model answers or chooses.
       text_a: Column of a TSV file that has the texts; "": each line is a text.
       text_b: Column with the second texts, for a classifier of pairs.
@@ -45,7 +45,7 @@ def predict(
     if text_b and kind != "classification":
         raise UserError(f"text_b does not apply to {kind}, which reads single texts")
     if kind not in _FIELDS:
-        input_files.check_has_texts(name, text_a)
+        text_files.check_suffix(name, text_a)
     compute: Callable[[list], Iterable] = {
         "classification": model.classify,
         "tagging": model.tag,
@@ -67,17 +67,17 @@ def _examples(
 ) -> Iterator[tuple[str, Any]]:
     """Yield each example after its place, such as "a.txt, line 3"."""
     if kind in _FIELDS:
-        for where, asked in input_files.read_objects(name):
+        for where, asked in text_files.read_objects(name):
             if missing := [f for f in _FIELDS[kind] if f not in asked]:
                 raise UserError(f"{where}: the field {missing[0]!r} is missing")
             if kind == "choice" and not isinstance(asked["choices"], list):
                 raise UserError(f"{where}: 'choices' must be a list of texts")
             yield where, tuple(asked[field] for field in _FIELDS[kind])
     elif text_a or kind == "classification":
-        for number, text in enumerate(input_files.read_texts(name, text_a, text_b), 1):
+        for number, text in enumerate(text_files.read_texts(name, text_a, text_b), 1):
             yield f"{name}, text {number}", text
     else:
-        yield from input_files.read_lines(name)
+        yield from text_files.read_lines(name)
 
 
 def _to_json(prediction: Any) -> dict[str, Any]:
