@@ -64,6 +64,8 @@ def pretrain(
     with session.prepare(config.loop) as ledger:
         corpora = mixture.open_corpora(config.data.folders)
         mixture.check_counts(config, corpora)
+        if warning := mixture.warning(corpora):
+            processes.say(warning)
         if config.init_from or "init_from" in overrides:
             source = warm_start.find_source(config, folder)
             warm_start.check_tokenizer(source, corpora[0])

@@ -43,6 +43,18 @@ def open_corpora(folders: Sequence[str]) -> tuple[shards.Corpus, ...]:
     return corpora
 
 
+def warning(corpora: Sequence[shards.Corpus]) -> str:
+    """Return a warning if held-out text of one corpus may train another one, or ""."""
+    fractions = [corpus.settings.get("held_out") for corpus in corpora]
+    if len(set(fractions)) == 1:
+        return ""
+    listed = ", ".join(map("{} {}".format, names(corpora), fractions))
+    return (
+        f"warning: the corpora were built with different --held_out ({listed}); a "
+        "document that several of them have may be trained on and held out"
+    )
+
+
 def check_counts(config: PretrainConfig, corpora: Sequence[shards.Corpus]) -> None:
     """Check that corpora have enough documents, and enough rows in each phase.
 
