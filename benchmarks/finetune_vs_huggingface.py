@@ -83,9 +83,8 @@ def bert_jax_side(values):
     task = finetuning.TASKS[config.task.kind](config.task, model.tokenizer)
     encoder = initialise.encoder_config(config, model.encoder)
     mesh = sharding.make_mesh(config.mesh)
-    train = training_steps.steps_of_run(
-        finetuning.make_run(config, mesh, encoder, task)
-    )
+    run, _ = finetuning.make_run(config, mesh, encoder, task)
+    train = training_steps.steps_of_run(run)
     train(WARM_UP)
     return train
 

@@ -133,7 +133,7 @@ def run_of(config):
     about = restore.read_metadata(restore.find(config.init_from))
     made = classification.Classification(config.task, about.tokenizer)
     mesh = sharding.make_mesh(config.mesh)
-    return finetuning.make_run(config, mesh, about.encoder, made)
+    return finetuning.make_run(config, mesh, about.encoder, made)[0]
 
 
 @pytest.fixture(scope="module")

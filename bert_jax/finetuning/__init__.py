@@ -156,7 +156,7 @@ def _finetune_once(
         f"the examples at hand have {task.fingerprint}",
     )
     config = warm_start.fill_in_fingerprint(config, source)
-    run = make_run(config, sharding.make_mesh(config.mesh), encoder, task)
+    run, engine = make_run(config, sharding.make_mesh(config.mesh), encoder, task)
     processes.say(describe_counts(task.description))
     with session.open_session(run, folder, tokenizer, ledger, task.settings) as opened:
         change = functools.partial(
@@ -164,8 +164,7 @@ def _finetune_once(
         )
         state = session.train(opened, change)
         (phase,) = run.phases
-        lengths = phase.lengths + phase.held_out_lengths
-        engine = inference.Engine(run.objective, state.params, run.mesh, lengths)
+        engine.params = state.params
         rows_at_once = phase.batch_size // phase.micro_batches
         predictions = {
             name: task.decode(
@@ -224,8 +223,12 @@ def make_run(
     mesh: jax.sharding.Mesh,
     encoder: config_lib.EncoderConfig,
     task: tasks.Task,
-) -> Run:
-    """Build the run, or raise a UserError if its parts do not fit together."""
+) -> tuple[Run, inference.Engine]:
+    """Build the run, and the engine that predicts for its held-out rows.
+
+    Raises:
+      UserError: The parts of the run do not fit together.
+    """
     if config.task.length > encoder.max_position_embeddings:
         raise UserError(
             f"task.length={config.task.length} is more than the "
@@ -257,6 +260,7 @@ def make_run(
     frozen = initialise.is_frozen if config.frozen else None
     schedule = optimizer.make_schedule(config.optimizer, steps)
     lengths, held_out_lengths = batches.lengths(config, task)
+    engine = inference.Engine(objective, None, mesh, lengths + held_out_lengths)
     phase = Phase(
         name="fine-tuning",
         objective=objective,
@@ -266,10 +270,10 @@ def make_run(
         batch_size=config.batch_size,
         micro_batches=config.micro_batches,
         open_data=functools.partial(
-            batches.open_data, config, task, objective, steps, mesh
+            batches.open_data, config, task, objective, engine, steps
         ),
     )
-    return Run(
+    run = Run(
         optimizer=optimizer.make_optimizer(config.optimizer, schedule, frozen=frozen),
         schedule=schedule,
         phases=(phase,),
@@ -279,3 +283,4 @@ def make_run(
         frozen=frozen,
         best=config.keep_best,
     )
+    return run, engine

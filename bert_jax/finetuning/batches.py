@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from bert_jax import config as config_lib
@@ -74,14 +73,15 @@ def open_data(
     config: config_lib.FinetuneConfig,
     task: tasks.Task,
     objective: tasks.TaskObjective,
+    engine: inference.Engine,
     steps: int,
-    mesh: jax.sharding.Mesh,
     rows: np.ndarray,
 ) -> PhaseData:
     """Return the batches of a run of `steps` for training and evaluation.
 
-    This process makes the `rows` of each batch, int [rows], ascending. The score of the
-    task that selects the best parameters, if there is one, is part of each evaluation.
+    The engine computes the outputs of the objective. This process makes the `rows` of
+    each batch, int [rows], ascending. The score of the task that selects the best
+    parameters, if there is one, is part of each evaluation.
     """
     # Imports TensorFlow.
     from bert_jax.data.labelled_batches import LabelledBatches
@@ -114,7 +114,6 @@ def open_data(
 
     training = batches_of(task.train, steps=steps)
     evaluation = batches_of(task.held_out["eval"], held_out=True)
-    engine = inference.Engine(objective, None, mesh, all_lengths)
 
     def scores(params: Any, after_batch: Callable[[], None]) -> dict[str, float]:
         engine.params = params
