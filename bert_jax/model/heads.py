@@ -1,6 +1,7 @@
 """The choice of the encoder, and its heads for pretraining and for tasks."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -280,3 +281,19 @@ def init(
     """
     ids = jnp.zeros((1, 1), jnp.int32)
     return model.init(key, Inputs(ids, ids == 0), *arguments, method=method)["params"]
+
+
+def apply(
+    model: nn.Module,
+    params: Any,
+    batch: dict[str, jax.Array],
+    arguments: Sequence[str] = (),
+    **options: Any,
+) -> Any:
+    """Apply a model to the `Inputs` of a batch.
+
+    `arguments` names further arrays of the batch that the model takes; `options` are
+    those of `nn.Module.apply`, or further arguments of the model.
+    """
+    arrays = [batch[name] for name in arguments]
+    return model.apply({"params": params}, Inputs.of(batch), *arrays, **options)

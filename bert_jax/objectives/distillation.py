@@ -17,7 +17,6 @@ from jaxtyping import Array, Float
 
 from bert_jax import config as config_lib
 from bert_jax.model import cross_entropy, flops, heads
-from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, masked_lm, metric_sums
 
 # Key of the teacher's parameters among the student's.
@@ -86,11 +85,8 @@ class Distillation(masked_lm.MaskedLm):
         compares = self.config.hidden_weight > 0
         options = {"return_states": self.config.hidden_layers if compares else ""}
         logits = self.logits(student, batch, dropout_keys, **options)
-        teacher_output = self.teacher.apply(
-            {"params": params[TEACHER]},
-            Inputs.of(batch),
-            batch["mlm_positions"],
-            **options,
+        teacher_output = heads.apply(
+            self.teacher, params[TEACHER], batch, ("mlm_positions",), **options
         )
         # Logits may have different sizes, because tables are padded, and published ones
         # may have unused rows. Compare the tokens, which come first.

@@ -70,9 +70,7 @@ class LabelledObjective:
         self, params: Any, batch: Batch, dropout_keys: jax.Array | None = None
     ) -> jax.Array:
         """Return the float32 logits of the head."""
-        return self.model.apply(
-            {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
-        )
+        return heads.apply(self.model, params, batch, dropout_keys=dropout_keys)
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return float32 logits [B, C]; see `tasks.TaskObjective`."""

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from bert_jax import config as config_lib
 from bert_jax.model import heads
-from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, BatchShapes, metric_sums
 
 
@@ -56,11 +55,11 @@ class PretrainingObjective:
         self, params: Any, batch: Batch, dropout_keys: jax.Array | None, **options: Any
     ) -> Any:
         """Return the output of the model; `options` are further arguments of it."""
-        arguments = [batch[name] for name in self.model_arguments]
-        return self.model.apply(
-            {"params": params},
-            Inputs.of(batch),
-            *arguments,
+        return heads.apply(
+            self.model,
+            params,
+            batch,
+            self.model_arguments,
             dropout_keys=dropout_keys,
             **options,
         )

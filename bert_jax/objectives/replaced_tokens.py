@@ -14,9 +14,8 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import flops, randomness
+from bert_jax.model import flops, heads, randomness
 from bert_jax.model import replaced_tokens as model_lib
-from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, BatchShapes, metric_sums, pretraining
 
 
@@ -103,9 +102,10 @@ class ReplacedTokens(pretraining.PretrainingObjective):
         )  # [B, P, V]
         samples = sample(jax.lax.stop_gradient(logits), sampling_keys)
         ids, is_replaced = fill_in(batch, samples)
-        scores = self.model.apply(
-            {"params": self._discriminator_params(params)},
-            Inputs.of(batch)._replace(input_ids=ids),
+        scores = heads.apply(
+            self.model,
+            self._discriminator_params(params),
+            batch | {"input_ids": ids},
             dropout_keys=dropout_keys,
             method="discriminate",
         )  # [B, L]

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.model import heads
-from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, BatchShapes
 from bert_jax.tasks import task_files
 
@@ -50,9 +49,8 @@ class TextComputation:
 
     def apply(self, params: Any, batch: Batch) -> Any:
         """Return the output of the model."""
-        arguments = [batch[name] for name in self.model_arguments]
-        return self.model.apply(
-            {"params": params}, Inputs.of(batch), *arguments, method=self.method
+        return heads.apply(
+            self.model, params, batch, self.model_arguments, method=self.method
         )
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:

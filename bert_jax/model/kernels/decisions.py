@@ -152,11 +152,7 @@ def residual(
     config: config_lib.EncoderConfig, platform: str, batch: int, length: int
 ) -> Decision:
     """Decide how dropout, residual and layer norm are computed; see `attention`."""
-    if config.kernels == "off":
-        return Decision(PLAIN, "encoder.kernels=off")
-    if platform != "tpu":
-        return Decision(PLAIN, f"no kernel for platform {platform}")
-    return _first_reason(_residual_on_tpu(config, batch, length), TPU_KERNEL)
+    return _decide(config, platform, _residual_on_tpu(config, batch, length))
 
 
 def _residual_on_tpu(config, batch, length):
@@ -181,12 +177,8 @@ def cross_entropy(
     A row has `predictions` predicted tokens. `reader` names another reader of the
     logits, which rules out a kernel; "" if none.
     """
-    if config.kernels == "off":
-        return Decision(PLAIN, "encoder.kernels=off")
-    if platform != "tpu":
-        return Decision(PLAIN, f"no kernel for platform {platform}")
     reasons = _cross_entropy_on_tpu(config, batch, predictions, reader)
-    return _first_reason(reasons, TPU_KERNEL)
+    return _decide(config, platform, reasons)
 
 
 def _cross_entropy_on_tpu(config, batch, predictions, reader):
@@ -245,6 +237,15 @@ def device_kind() -> str:
 def _uneven_rows(batch):
     devices = per_device.parts("batch")
     return batch % devices, f"{batch} rows are not a multiple of {devices} devices"
+
+
+def _decide(config, platform, reasons_on_tpu):
+    """Decide about a part that has a kernel for TPUs only."""
+    if config.kernels == "off":
+        return Decision(PLAIN, "encoder.kernels=off")
+    if platform != "tpu":
+        return Decision(PLAIN, f"no kernel for platform {platform}")
+    return _first_reason(reasons_on_tpu, TPU_KERNEL)
 
 
 def _first_reason(reasons, kernel):
