@@ -187,6 +187,24 @@ def test_synonyms_and_defaults_are_those_of_transformers():
                 assert default == expected, (family.model_type, name)
 
 
+def test_bases_of_ultrabert_without_values_are_those_of_transformers(tmp_path):
+    """The default for global layers holds without `rope_parameters` only."""
+    folder = published.write("ultrabert_bare", tmp_path)
+    values = json.loads((folder / "config.json").read_text())
+    kinds = ("full_attention", "sliding_attention")
+    unset = {kind: {"rope_type": "default"} for kind in kinds}
+    for changes, expected in (
+        ({"rope_parameters": unset}, (10_000, 10_000)),
+        ({"rope_parameters": unset, "rope_theta": 9.0}, (10_000, 10_000)),
+        ({"rope_parameters": None}, (2_560_000, 10_000)),
+    ):
+        (folder / "config.json").write_text(json.dumps(values | changes))
+        theirs = transformers.AutoConfig.from_pretrained(folder).rope_parameters
+        assert tuple(theirs[kind]["rope_theta"] for kind in kinds) == expected
+        encoder = checkpoints.published(folder).metadata.encoder
+        assert (encoder.rotary_base, encoder.local_rotary_base) == expected
+
+
 def test_activations_are_those_of_transformers():
     x = np.linspace(-4, 4, 81, dtype=np.float32)
     for name, own in family_lib.ACTIVATIONS.items():

@@ -19,10 +19,16 @@ def _read_fields(file: JsonFile) -> dict[str, Any]:
             f"{file.path}: attention_windows is of an older format; save the model "
             "with transformers 5.23"
         )
+    base = 2_560_000.0
+    if file.values.get("rope_parameters"):
+        # Then `transformers` ignores `rope_theta`, and has one default for all layers.
+        base = 10_000.0
+        values = {n: v for n, v in file.values.items() if n != "rope_theta"}
+        file = file._replace(values=values)
     return {
         **eurobert.read_layers(file),
         **rotary.read_local_layers(file, (3, 2), 128),
-        "rotary_base": rotary.read_base(file, 2_560_000.0, rotary.GLOBAL),
+        "rotary_base": rotary.read_base(file, base, rotary.GLOBAL),
         "prediction_head": config_lib.PredictionHeadConfig(
             num_layers=2,
             width=file.value("prediction_head_size", int, 768),
