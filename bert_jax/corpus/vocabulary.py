@@ -296,6 +296,7 @@ def train_byte_bpe(
     """
     if not any(text.strip() for text in texts):
         raise UserError(_NO_CHARACTERS)
+    assert not (lower_case or strip_accents)
     pad, unk, cls, sep, mask = BYTE_BPE_SPECIAL_TOKENS
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     _check_room(len(BYTE_BPE_SPECIAL_TOKENS) + len(alphabet), vocab_size)
