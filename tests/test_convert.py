@@ -637,6 +637,29 @@ def test_a_head_without_arrays_is_not_missing():
 
 
 @pytest.mark.parametrize(
+    ("removed", "missing"),
+    [
+        (("classifier.bias",), ["classifier/bias"]),
+        (
+            ("classifier.bias", "bert.pooler.dense.bias", "bert.pooler.dense.weight"),
+            ["encoder/pooler", "classifier/bias"],
+        ),
+    ],
+)
+def test_heads_and_single_parameters_of_heads_may_be_missing(
+    removed, missing, tmp_path
+):
+    source = published.write("classification", tmp_path / "source")
+    arrays = published.arrays_of(source)
+    kept = {name: array for name, array in arrays.items() if name not in removed}
+    assert len(kept) == len(arrays) - len(removed)
+    published.write_arrays(source, kept)
+    for to in ("native", "huggingface"):
+        done = convert.convert(str(source), str(tmp_path / to), to)
+        assert done.missing == missing
+
+
+@pytest.mark.parametrize(
     "case",
     ["electra_generator", pytest.param("roberta_masked_lm", marks=pytest.mark.slow)],
 )

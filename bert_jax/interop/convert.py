@@ -46,7 +46,8 @@ class Converted:
 
     name: str  # class of `transformers` that the checkpoint corresponds to, or ""
     written: list[str]  # names of the arrays in the output
-    missing: list[str]  # heads of the class that the checkpoint lacks
+    # Heads of the class that the checkpoint lacks, and single parameters of heads.
+    missing: list[str]
     ignored: list[str]  # names of the checkpoint's arrays that are not in the output
 
 
@@ -99,6 +100,8 @@ def export(checkpoint: LazyCheckpoint, folder: str, to: str = "") -> Converted:
         for head in spec.heads
         if not any(path.startswith(f"{head}/") for path in kept)
     ]
+    heads = tuple(f"{head}/" for head in missing)
+    missing += [path for path in checkpoint.missing if not path.startswith(heads)]
     return Converted(spec.name, written, missing, ignored)
 
 

@@ -29,6 +29,7 @@ class LazyCheckpoint:
     params: dict[str, LazyArray]
     ignored: tuple[str, ...] = ()  # names of its arrays that are no parameters
     spec: huggingface.ModelSpec | None = None  # if it is a published checkpoint
+    missing: tuple[str, ...] = ()  # paths of parameters of its heads that it lacks
 
 
 def read(source: str) -> LazyCheckpoint:
@@ -44,7 +45,9 @@ def read(source: str) -> LazyCheckpoint:
         }
         used = {name for path in params for name in huggingface.names(path, other.spec)}
         unused = (*sorted(other.arrays.keys() - used), *other.ignored)
-        return LazyCheckpoint(other.source, other.metadata, params, unused, other.spec)
+        return LazyCheckpoint(
+            other.source, other.metadata, params, unused, other.spec, other.missing
+        )
     where = restore.find(source)
     metadata = restore.read_metadata(where)
     stored = restore.shapes(where)

@@ -43,6 +43,7 @@ class Published:
     arrays: dict[str, LazyArray]  # by Hugging Face's names
     ignored: tuple[str, ...]  # arrays that are not parameters, with the reason
     shapes: dict[str, jax.ShapeDtypeStruct]  # of the parameters, by path
+    missing: tuple[str, ...]  # paths of the parameters of heads that have no array
 
     def fingerprint(self) -> str:
         """Return a hash of the files with the arrays."""
@@ -147,8 +148,10 @@ def assemble(
     )
     name = config.file.path.name
     _check_vocabulary(source, name, tokenizer.vocab_size, encoder.vocab_size)
-    shapes = _shapes(source, name, spec, objective, arrays)
-    return Published(source, files, spec, metadata, arrays, tuple(ignored), shapes)
+    shapes, missing = _shapes(source, name, spec, objective, arrays)
+    return Published(
+        source, files, spec, metadata, arrays, tuple(ignored), shapes, tuple(missing)
+    )
 
 
 def _check_vocabulary(source: str, config_name: str, tokens: int, rows: int) -> None:
@@ -193,8 +196,8 @@ def _shapes(
     spec: huggingface.ModelSpec,
     objective: Objective,
     arrays: dict[str, LazyArray],
-) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes of the parameters that there are arrays for, by path."""
+) -> tuple[dict[str, jax.ShapeDtypeStruct], list[str]]:
+    """Return the shapes of the parameters by path, and paths that have no array."""
     encoder, family = spec.encoder, spec.family
     pattern = re.escape(family.layer_prefix).replace(r"\{\}", r"(\d+)") + r"\."
     matches = [re.match(pattern, name) for name in arrays]
@@ -212,7 +215,7 @@ def _shapes(
             f"{encoder.num_distinct_layers}"
         )
     initial = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
-    shapes = {}
+    shapes, absent = {}, []
     for path, leaf in parameters.flatten(initial).items():
         names = huggingface.names(path, spec)
         if not huggingface.has_parameter(path, spec):
@@ -222,6 +225,7 @@ def _shapes(
         if missing and (is_encoder or len(missing) < len(names)):
             raise UserError(f"{source} has no array {missing[0]}")
         if missing:
+            absent.append(path)
             continue
         wanted = huggingface.array_shape(path, leaf.shape, spec) if names else ()
         for name in names:
@@ -231,4 +235,4 @@ def _shapes(
                     f"{wanted} from {config_name}"
                 )
         shapes[path] = leaf
-    return shapes
+    return shapes, absent
