@@ -1,6 +1,7 @@
 """Batches of labelled examples: their rows, order and length."""
 
 import numpy as np
+import pytest
 
 from bert_jax.data.labelled_batches import LabelledBatches
 
@@ -93,6 +94,26 @@ def test_sorted_batches_are_a_function_of_the_step():
     # 800 rows of a run of 300 examples: each comes two or three times.
     times = np.bincount(np.concatenate(whole), minlength=300)
     assert set(times.tolist()) == {2, 3}
+
+
+@pytest.mark.parametrize("count", [5, 61, 300, 800])
+def test_windows_do_not_mix_epochs(count):
+    """Batches of one epoch have its rows once, batches of two as they come."""
+    arrays, _, lengths = of_lengths(count)
+    options = {"batch_size": 8, "seed": 3, "steps": 400}
+    made = LabelledBatches(arrays, **options, **lengths)
+    got = [batch["x"] for batch in made.batches(0, 400)]
+    unsorted = LabelledBatches(arrays, **options)
+    expected = [batch["x"] for batch in unsorted.batches(0, 400)]
+    end = 0
+    for epoch in range(400 * 8 // count):
+        begin, previous = -(-epoch * count // 8), end
+        end = max(begin, (epoch + 1) * count // 8)
+        for steps in (slice(previous, begin), slice(begin, end)):
+            rows = [x for batch in got[steps] for x in batch.tolist()]
+            wanted = [x for batch in expected[steps] for x in batch.tolist()]
+            assert sorted(rows) == sorted(wanted)
+        assert len(set(rows)) == len(rows)
 
 
 def test_each_window_of_batches_has_an_order_of_its_own():

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_jax.data import order, pipeline, random_bits
 
-# Number of successive batches whose rows are sorted by length together.
+# Largest number of successive batches whose rows are sorted by length together.
 _WINDOW = 64
 
 
@@ -20,9 +20,10 @@ class LabelledBatches(pipeline.Pipeline):
     rows of weight 0.
 
     With several sizes, a batch is trimmed to the smallest size that holds its rows, and
-    rows of similar length share a batch. In training, the rows of each `_WINDOW`
-    batches are sorted by length and cut into batches, which are shuffled. Held-out rows
-    are all sorted.
+    rows of similar length share a batch. In training, the rows of a window of batches
+    are sorted by length and cut into batches, which are shuffled. A window has batches
+    of one epoch, because a row that it had twice would mostly come twice in a batch. A
+    batch with rows of two epochs is a window of its own. Held-out rows are all sorted.
 
     Attributes:
       index: int64 [rows]; index in `arrays` of each row in the order of evaluation.
@@ -47,8 +48,7 @@ class LabelledBatches(pipeline.Pipeline):
           arrays: Arrays with a row for each example, `weights` among them.
           batch_size: Rows of a batch over all processes.
           seed: Seed for the order.
-          steps: Number of batches in training. With several sizes, the last window ends
-            with the last batch.
+          steps: Number of batches in training. The last window ends with the last one.
           held_out: Whether the examples are for evaluation.
           rows: Rows of each batch to make; all by default.
           sizes: int [rows]; the smallest size that holds each row, as an index of
@@ -111,19 +111,28 @@ class LabelledBatches(pipeline.Pipeline):
                 return items, None
             last = tf.minimum((step + 1) * self._batch_size, self._order.count) - 1
             return items, self._sizes[last]  # the longest, as rows are sorted
-        window = step // _WINDOW
-        batches = tf.minimum(self._steps - window * _WINDOW, _WINDOW)
-        first = window * _WINDOW * self._batch_size
-        positions = first + tf.range(batches * self._batch_size)
+        first, last = self._window(step)
+        positions = tf.range(first * self._batch_size, (last + 1) * self._batch_size)
         everything = self._order.at(positions)
         by_size = tf.argsort(tf.gather(self._sizes, everything.index), stable=True)
-        keys = random_bits.fold_in(self._key, window, tf.range(batches))
+        keys = random_bits.fold_in(self._key, first, tf.range(last + 1 - first))
         shuffled = tf.argsort(tf.bitcast(keys, tf.int64), stable=True)
-        begin = tf.cast(shuffled[step % _WINDOW], tf.int64) * self._batch_size
+        begin = tf.cast(shuffled[step - first], tf.int64) * self._batch_size
         chosen = tf.gather(by_size, begin + tf.constant(self._rows, tf.int64))
         longest = by_size[begin + self._batch_size - 1]
         items = order.Selection(*(tf.gather(x, chosen) for x in everything))
         return items, self._sizes[everything.index[longest]]
+
+    def _window(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the first and the last batch of the window of a batch."""
+        size, count = self._batch_size, self._order.count
+        epoch = step * size // count
+        begin = -(-epoch * count // size)  # first batch of the epoch
+        end = (epoch + 1) * count // size  # first batch with rows of the next epoch
+        first = step - (step - begin) % _WINDOW
+        last = tf.minimum(tf.minimum(first + _WINDOW, end), self._steps) - 1
+        has_two_epochs = step >= end
+        return tf.where(has_two_epochs, step, first), tf.maximum(last, step)
 
 
 def _trim(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
