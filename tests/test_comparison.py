@@ -85,6 +85,22 @@ def test_the_picture_has_the_curves_of_all(workdirs):
         curves.draw(none, "one")
 
 
+def test_panels_have_units_and_the_baselines_of_their_corpus():
+    """Of a mixture, a corpus has a unigram entropy of its own."""
+    values = {"regression_loss": 2.0, "mlm_loss": 5.0, "de/mlm_loss": 4.0}
+    values |= {"mlm_loss_without_context": 5.5, "unigram_entropy": 6.0}
+    values |= {"de/mlm_loss_without_context": 4.5, "de/unigram_entropy": 4.75}
+    record = {"step": 1, "split": "eval", **values}
+    squares, mixed, german = curves.compare({"run": [record]}).axes
+    assert squares.get_ylabel() == "regression loss"
+    assert german.get_ylabel().endswith("(nats)")
+    for axis, levels in ((mixed, [5.5, 6.0]), (german, [4.5, 4.75])):
+        flat = [line.get_ydata() for line in axis.lines if len(line.get_ydata()) == 2]
+        assert [list(line) for line in flat] == [[level] * 2 for level in levels]
+    trained = {"step": 1, "split": "train", "regression_loss": 2.0}
+    assert curves.draw([trained], "run").axes[0].get_ylabel() == "loss"
+
+
 def test_names_of_folders_with_dollar_signs_are_drawn_as_they_are(workdirs):
     (records,) = (run.records for run in comparison.read(workdirs[:1]))
     for picture in (curves.compare({"a$1^$": records}), curves.draw(records, "a$1^$")):

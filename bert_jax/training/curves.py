@@ -13,11 +13,13 @@ from bert_jax.training.metrics_file import Record
 
 # Label of each panel, and the end of the names of the metrics in it.
 _PANELS = (
-    ("loss (nats)", "_loss"),
+    ("loss", "_loss"),
     ("accuracy", "accuracy"),
     ("learning rate", "learning_rate"),
     ("sequences a second", "sequences_per_sec"),
 )
+# Ends of the names of losses in other units than nats: squares, and 1 minus a cosine.
+_NOT_IN_NATS = ("regression_loss", "hidden_loss")
 # Lines of each split in a comparison of runs.
 _SPLIT_STYLES = {"train": {"alpha": 0.4}, "eval": {"marker": "."}}
 # Markers of the corpora of a mixture. Curves of the first six are drawn: the legend of
@@ -74,7 +76,7 @@ def draw(
         for i, name in enumerate(drawn):
             baseline = (baselines or {}).get(name)
             _draw_metric(axis, records, name, f"C{i}", baseline, other_run)
-        axis.set_ylabel(label)
+        axis.set_ylabel(label + _unit(drawn))
         if label.startswith(("loss", "accuracy")):
             _add_legend(axis)
     if finetuned:
@@ -111,7 +113,7 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
             for run, known in baselines.items():
                 if what in known:
                     axis.axhline(known[what], color=colors[run], **_style(what))
-        axis.set_ylabel(_label(name) + (" (nats)" if name.endswith("loss") else ""))
+        axis.set_ylabel(_label(name) + _unit([name]))
         _add_legend(axis)
     _finish(picture)
     return picture
@@ -152,6 +154,12 @@ def _label(name: str) -> str:
     if beginning in _LABELS:
         return f"{_LABELS[beginning]}, {end}"
     return name.replace("_", " ")
+
+
+def _unit(names: Sequence[str]) -> str:
+    """Return the unit of the metrics of a panel, if they have one."""
+    in_nats = [n.endswith("loss") and not n.endswith(_NOT_IN_NATS) for n in names]
+    return " (nats)" if all(in_nats) else ""
 
 
 def _draw_metric(
@@ -197,7 +205,8 @@ def _baselines(records: Sequence[Record], name: str) -> dict[str, float]:
     if name + metrics_file.WITHOUT_CONTEXT not in newest:
         return {}
     baselines = {_WITHOUT_CONTEXT: newest[name + metrics_file.WITHOUT_CONTEXT]}
-    entropy = newest.get(metrics_file.UNIGRAM_ENTROPY)
+    corpus, slash, _ = name.rpartition("/")
+    entropy = newest.get(f"{corpus}{slash}{metrics_file.UNIGRAM_ENTROPY}")
     if name.endswith("loss") and entropy is not None:
         if baselines[_WITHOUT_CONTEXT] == entropy:  # equal for causal models
             del baselines[_WITHOUT_CONTEXT]
