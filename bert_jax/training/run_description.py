@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax import config as config_lib
+from bert_jax.model import flops
 from bert_jax.model.kernels import decisions
 from bert_jax.objectives import BatchShapes
 from bert_jax.training import sharding
@@ -165,4 +166,6 @@ class Run:
 
     def flops(self, phase: Phase, length: int) -> float:
         """Return the operations of a step, forward and backward, over all devices."""
-        return phase.batch_size * phase.objective.sequence_flops(length)
+        total = phase.batch_size * phase.objective.sequence_flops(length)
+        # With a frozen encoder, only the head, which is small, has a backward pass.
+        return total / flops.training(1.0) if self.frozen else total
