@@ -320,6 +320,25 @@ def test_the_best_state_may_be_earlier_than_that_of_a_killed_start(
     assert results["step"] == 2
 
 
+def test_the_first_of_equal_scores_is_the_best(pretrained, task, tmp_path, monkeypatch):
+    """Also if the records of earlier ones are rounded to less."""
+    values = {"loss": 1.0, "accuracy": 0.82819383}
+    monkeypatch.setattr(evaluation.Evaluator, "evaluate", lambda *_: values)
+    changes = {"epochs": 1.0, "keep_best": "accuracy", "loop": {"eval_every": 3}}
+    results = finetuning.finetune(
+        make_config(pretrained, task, **changes), str(tmp_path)
+    )
+    assert results["step"] == 3
+
+
+def test_a_frozen_encoder_has_the_operations_of_its_forward_pass(pretrained, task):
+    run, frozen = (
+        run_of(make_config(pretrained, task, frozen=frozen)) for frozen in (False, True)
+    )
+    (phase,) = run.phases
+    assert frozen.flops(phase, 64) == pytest.approx(run.flops(phase, 64) / 3)
+
+
 def test_a_best_state_that_is_not_finite_is_not_kept(
     pretrained, task, tmp_path, monkeypatch
 ):

@@ -24,6 +24,7 @@ from bert_jax.objectives import Batch, metric_sums
 from bert_jax.training import (
     evaluation,
     interrupts,
+    metrics_file,
     plateau,
     processes,
     programs,
@@ -304,7 +305,9 @@ class Loop:
 
         def is_best() -> bool:
             records = self._reporter.records("eval").values()
-            values = [sign * x for x in (value, *(record[name] for record in records))]
+            earlier = [record[name] for record in records]
+            # Rounded as these are, or an equal value might count as better.
+            values = [sign * x for x in (metrics_file.rounded(value), *earlier)]
             # An undefined correlation is worse than any other.
             now, *earlier = [-math.inf if math.isnan(x) else x for x in values]
             return all(now > x for x in earlier)

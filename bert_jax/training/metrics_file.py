@@ -19,6 +19,11 @@ WITHOUT_CONTEXT = "_without_context"
 Record = dict[str, Any]
 
 
+def rounded(value: float) -> float:
+    """Return a value as records have it."""
+    return float(f"{value:.7g}")
+
+
 def parse(line: str | bytes) -> Record | None:
     """Parse a line; return None if it is not a record.
 

@@ -68,7 +68,7 @@ class Reporter(contextlib.AbstractContextManager):
         """
         if self._silent:
             return
-        values = {name: float(f"{value:.7g}") for name, value in values.items()}
+        values = {name: metrics_file.rounded(value) for name, value in values.items()}
         line = json.dumps({"step": step, "split": split, **values}) + "\n"
         if self._is_remote:
             self._text += line
