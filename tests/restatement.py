@@ -456,7 +456,10 @@ class Reference:
         elif self.objective.segments == "next_sentence":
             is_changed = is_changed or not b
             if is_changed:
-                b = self.elsewhere(d, goal - len(a), key)
+                wanted = len(b) if b and self.S > 1 else goal - len(a)
+                b = self.elsewhere(d, wanted, key)
+                if self.S > 1:
+                    b = b[: max(wanted, 1)]
         return list(a), list(b), is_changed
 
     def elsewhere(self, d, goal, key):

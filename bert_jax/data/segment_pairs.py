@@ -161,10 +161,10 @@ class NextSentence(Consecutive):
     another document and may end with the same; here it is always another. A chunk of a
     single token always gets a random B.
 
-    In packed rows a random B is as long as the B that follows A. Its document is drawn
-    from the documents with enough tokens; if no other document has enough, it is the
-    longest other one. B begins at a sentence that has enough tokens up to the end of
-    the document, or at the first sentence.
+    In packed rows a random B is as long as the B that follows A, and may end inside of
+    a sentence. Its document is drawn from the documents with enough tokens; if no other
+    document has enough, it is the longest other one. B begins at a sentence that has
+    enough tokens up to the end of the document, or at the first sentence.
     """
 
     min_documents = 2
@@ -183,7 +183,13 @@ class NextSentence(Consecutive):
     def _change(self, a, b, chunk, target, key):
         is_random = random_bits.chance(random_bits.fold_in(key, _IS_CHANGED_DRAW), 0.5)
         is_random |= b.length == 0
-        other = self._other_segment(chunk, target - a.length, key)
+        wanted = target - a.length
+        if self._packed_tokens is not None:
+            wanted = tf.where(b.length > 0, b.length, wanted)
+        other = self._other_segment(chunk, wanted, key)
+        if self._packed_tokens is not None:
+            length = tf.minimum(other.length, tf.maximum(wanted, 1))
+            other = Segment(other.start, length)
         return a, _select(is_random, other, b), is_random
 
     def _other_segment(
