@@ -520,14 +520,17 @@ def test_objectives_say_what_reads_their_logits(recipe, lines):
 # ---- the search
 
 
-@pytest.mark.parametrize("start, most", [(256, 7), (2**16, 8)])
+@pytest.mark.parametrize("start, most", [(256, 7), (2**16, 8), (2**20, 8)])
 def test_search_needs_few_compilations(start, most, monkeypatch):
     """The fake program needs 1 GiB, and 37 MiB for each sequence of a chip."""
     said = []
 
     def compiled(self, config, index):
         rows = config.phases[index].batch_size // 8
-        return fake_phase(left=29.75 - 37 / 1024 * rows, batch_size=8 * rows)
+        fake = fake_phase(batch_size=8 * rows)
+        temporaries, available = 37 * 2**20 * rows, fake.memory.available
+        memory = phase_lib.Memory(2**28, 3 * 2**28, temporaries, 0, available)
+        return dataclasses.replace(fake, memory=memory, evaluation=memory)
 
     monkeypatch.setattr(plan.Planner, "plan_phase", compiled)
     monkeypatch.setattr(sharding, "batch_parts", lambda mesh: 8)

@@ -32,10 +32,11 @@ def search_batch(
 ) -> Iterator[Trial]:
     """Look for the largest batch of a phase that fits.
 
-    Compile the given size and its double or half, extrapolate the memory of two sizes
-    that fit, then bisect. Stop when the largest size that fits and the smallest that
-    does not are a sixteenth apart, at a size that the config does not allow, or after
-    `_SEARCH_COMPILATIONS`.
+    Compile the given size. If it does not fit, compile smaller ones, by the share of
+    the temporary arrays that has room; if it does, the double. Then extrapolate the
+    memory of two sizes that fit, and bisect. Stop when the largest size that fits and
+    the smallest that does not are a sixteenth apart, at a size that the config does not
+    allow, or after `_SEARCH_COMPILATIONS`.
     """
     phase = config.phases[index]
     pieces = sharding.batch_parts(planner.make_run(config).mesh) * phase.micro_batches
@@ -54,10 +55,20 @@ def search_batch(
             fitting[units] = trial.phase.left
         else:
             too_many = min(units, too_many or units)
+            if not fitting and units > 1:
+                units = max(1, int(units * min(0.5, _share_with_room(trial.phase))))
+                continue
         most = max(fitting, default=0)
         if too_many and too_many - most <= max(1, most // 16):
             return
         units = _next_units(fitting, most, too_many)
+
+
+def _share_with_room(phase: PhasePlan) -> float:
+    """Return the room for temporary arrays as a share of their size."""
+    memory = min(phase.memory, phase.evaluation, key=lambda memory: memory.left)
+    temporary = memory.temporaries + memory.other
+    return max(0, temporary + memory.left) / temporary
 
 
 def _next_units(fitting: dict[int, int], most: int, too_many: int) -> int:
