@@ -230,16 +230,19 @@ class Reference:
         return self.length - (3 if self.is_pair else 2)
 
     def cut(self, documents):
-        """Cut long sentences into equal parts."""
-        return [
-            [
-                sentence[len(sentence) * i // n : len(sentence) * (i + 1) // n]
-                for sentence in document
-                for n in [math.ceil(len(sentence) / self.target)]
-                for i in range(n)
-            ]
-            for document in documents
-        ]
+        """Cut long sentences into equal parts, or into halves of a row for pairs."""
+
+        def parts(sentence):
+            if len(sentence) <= self.target:
+                return [sentence]
+            if self.is_pair:
+                half = math.ceil(self.target / 2)
+                return [sentence[i : i + half] for i in range(0, len(sentence), half)]
+            n = math.ceil(len(sentence) / self.target)
+            ends = [len(sentence) * i // n for i in range(n + 1)]
+            return [sentence[i:j] for i, j in itertools.pairwise(ends)]
+
+        return [sum(map(parts, document), []) for document in documents]
 
     def make_chunks(self):
         """Return lists of (document, piece)."""

@@ -212,8 +212,8 @@ def test_permute_is_a_permutation(size):
 
 def test_each_token_is_in_exactly_one_chunk(corpus):
     table = chunks.load_tokens(corpus, "train")
-    for target in (5, 61, 125, 100_000):
-        pieces = chunks.cut_into_pieces(table, target)
+    for target, min_pieces in ((5, 1), (5, 2), (61, 2), (125, 1), (100_000, 2)):
+        pieces = chunks.cut_into_pieces(table, target, min_pieces)
         assert pieces.sentence_starts[-1] == len(table.tokens)
         assert np.diff(pieces.sentence_starts).max() <= target
         for cut in (

@@ -73,9 +73,9 @@ def test_a_cut_character_counts_if_it_may_be_of_a_script_without_spaces():
         assert not unspaced.begins_unspaced(text.encode()[:2])
 
 
-def masked(unit):
+def masked(unit, segments="next_sentence"):
     masking = config_lib.MaskingConfig(unit=unit)
-    return configure(config_lib.MaskedLmConfig(masking=masking))
+    return configure(config_lib.MaskedLmConfig(masking=masking, segments=segments))
 
 
 @pytest.mark.parametrize("kind", vocabulary.TRAINERS)
@@ -94,10 +94,11 @@ def test_rows_of_chinese_have_as_many_predictions_as_asked(kind, texts, tmp_path
 
 def test_a_run_says_if_units_are_too_long_for_the_predictions(tmp_path):
     rng = np.random.default_rng(0)
-    words = ["".join(rng.choice(list("abcdefgh"), 40)) for _ in range(400)]
-    texts = [" ".join(words[i : i + 10]) + "." for i in range(0, 400, 10)]
+    letters = ["".join(rng.choice(list("abcdefgh"), 40)) for _ in range(400)]
+    texts = [" ".join(letters[i : i + 10]) + "." for i in range(0, 400, 10)]
     corpus = build_text(texts, vocabulary.train_wordpiece(texts, 60), tmp_path / "c")
-    (line,) = make(corpus, masked("word")).describe(1)
+    words, tokens = (masked(unit, "doc_sentences") for unit in ("word", "token"))
+    (line,) = make(corpus, words).describe(1)
     assert "of its tokens, less than half of objective.masking.rate=0.15: m" in line
-    assert make(corpus, masked("token")).describe(1) == []
-    assert make(corpus, masked("word"), phase=1).describe(1) == []
+    assert make(corpus, tokens).describe(1) == []
+    assert make(corpus, words, phase=1).describe(1) == []

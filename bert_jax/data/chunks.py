@@ -77,16 +77,24 @@ def count_tokens(table: shards.TokenTable, vocab_size: int) -> np.ndarray:
     return sum(np.bincount(part, minlength=vocab_size) for part in parts)
 
 
-def cut_into_pieces(table: shards.TokenTable, max_tokens: int) -> shards.TokenTable:
-    """Cut sentences longer than `max_tokens` into equal parts."""
+def cut_into_pieces(
+    table: shards.TokenTable, max_tokens: int, min_pieces: int
+) -> shards.TokenTable:
+    """Cut sentences longer than `max_tokens`.
+
+    Chunks of one piece get equal parts. Chunks of two pieces get parts of half of
+    `max_tokens`, the last one shorter: two larger parts would be trimmed, in each epoch
+    by the same tokens.
+    """
     lengths = np.diff(table.sentence_starts)
-    parts = -(-lengths // max_tokens)
+    size = -(-max_tokens // min_pieces)
+    parts = np.where(lengths > max_tokens, -(-lengths // size), 1)
     before = np.concatenate([[0], np.cumsum(parts)])
     sentence = np.repeat(np.arange(len(lengths)), parts)
     part = np.arange(before[-1]) - before[sentence]
-    starts = (
-        table.sentence_starts[sentence] + lengths[sentence] * part // parts[sentence]
-    )
+    is_equal = min_pieces == 1
+    offset = lengths[sentence] * part // parts[sentence] if is_equal else part * size
+    starts = table.sentence_starts[sentence] + offset
     starts = np.concatenate([starts, table.sentence_starts[-1:]])
     return shards.TokenTable(table.tokens, starts, before[table.document_sentences])
 
@@ -99,7 +107,7 @@ def join_to_reach(
     As in the original, a chunk takes pieces until it has `target` tokens or the
     document ends, so it may exceed `target` by a part of its last piece. It takes at
     least `min_pieces` if the document has so many left, as two segments need two. One
-    difference: sentences longer than `target` are cut into equal parts first. The
+    difference: sentences longer than a row are cut first (`cut_into_pieces`). The
     original would truncate them.
 
     `target` may also be int64 [pieces], the target of a chunk that begins at each

@@ -74,7 +74,7 @@ class Segments:
         self._max_tokens = length - self._special_tokens
         self._short_sequence_rate = short_sequence_rate
         self._tokenizer = tokenizer
-        pieces = chunks_lib.cut_into_pieces(table, self._max_tokens)
+        pieces = chunks_lib.cut_into_pieces(table, self._max_tokens, self._min_pieces)
         self.sizes = None
         if target_key is None:
             chunks = self._cut_into_chunks(pieces)
