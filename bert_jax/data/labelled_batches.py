@@ -127,7 +127,7 @@ class LabelledBatches(pipeline.Pipeline):
         """Return the first and the last batch of the window of a batch."""
         size, count = self._batch_size, self._order.count
         epoch = step * size // count
-        begin = -(-epoch * count // size)  # first batch of the epoch
+        begin = -(-epoch * count // size)  # first batch of this epoch alone
         end = (epoch + 1) * count // size  # first batch with rows of the next epoch
         first = step - (step - begin) % _WINDOW
         last = tf.minimum(tf.minimum(first + _WINDOW, end), self._steps) - 1
