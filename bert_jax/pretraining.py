@@ -64,7 +64,7 @@ def pretrain(
     with session.prepare(config.loop) as ledger:
         corpora = mixture.open_corpora(config.data.folders)
         mixture.check_counts(config, corpora)
-        if warning := mixture.warning(corpora):
+        if warning := mixture.held_out_warning(corpora):
             processes.say(warning)
         if config.init_from or "init_from" in overrides:
             source = warm_start.find_source(config, folder)

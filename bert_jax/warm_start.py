@@ -236,25 +236,24 @@ def load_initial_params(
                 what = "new" if wanted > has else "dropped"
                 processes.say(f"  {path}: rows {first} to {last} are {what}")
     processes.say("  optimizer state and learning rate schedule start from scratch")
-    if _repeats_batches(run.config, source.metadata.config):
+    if _repeats_rows(run.config, source.metadata.config):
         processes.say(
             "  warning: the checkpoint's run had this corpus, length and "
-            f"seed={run.config.seed}, too; its batches come again in the same order, "
+            f"seed={run.config.seed}, too; its rows come again in the same order, "
             "unless --config.seed has another value"
         )
     return dataclasses.replace(state, params=restore.merge(state.params, loaded))
 
 
-def _repeats_batches(
-    config: config_lib.PretrainConfig, trained: dict[str, Any]
-) -> bool:
-    """Return whether a run begins with the batches of the checkpoint's run."""
+def _repeats_rows(config: config_lib.PretrainConfig, trained: dict[str, Any]) -> bool:
+    """Return whether a run begins with the rows of the checkpoint's run."""
     corpus, phases = trained.get("data", {}), trained.get("phases")
     return (
         bool(phases)
         and trained["seed"] == config.seed
         and corpus.get("fingerprint") == config.data.fingerprint
         and phases[0]["length"] == config.phases[0].length
+        and trained["objective"]["segments"] == config.objective.segments
     )
 
 

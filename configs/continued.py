@@ -17,7 +17,7 @@ Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
         folder, or tokenizer/ in the corpus of a workdir. There may be several corpora:
         --config.data.corpus=NEW,OLD with --config.data.weights=3,1 keeps a quarter of
         the rows for the former kind of text. If its run had the same corpus, set
-        another --config.seed, or its batches come again. Use `run.extend_vocabulary`
+        another --config.seed, or its rows come again. Use `run.extend_vocabulary`
         first to add the words of a domain. Moments and schedule start from scratch. The
         objective may differ from the checkpoint's: left to right first, then masked
         tokens (arXiv 2507.00994), which have the same head. Other heads start from

@@ -270,7 +270,7 @@ def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
     assert "embeddings/segment_embedding: rows 1 to 1 are dropped\n" in reported
 
 
-def test_a_run_warns_if_the_batches_of_its_source_come_again(
+def test_a_run_warns_if_the_rows_of_its_source_come_again(
     corpus, pretrained, tmp_path, capsys
 ):
     asked = make_config(corpus, pretrained)
@@ -282,9 +282,10 @@ def test_a_run_warns_if_the_batches_of_its_source_come_again(
         ({"seed": 1}, False),
         ({"phases": (shorter,)}, False),
         ({"data": config.DataConfig(fingerprint="another")}, False),
+        ({"objective": config.MaskedLmConfig(segments="doc_sentences")}, False),
     ):
         begin(dataclasses.replace(asked, **changes), corpus, tmp_path)
-        warning = "had this corpus, length and seed=0, too; its batches come again"
+        warning = "had this corpus, length and seed=0, too; its rows come again"
         assert (warning in capsys.readouterr().err) == expected
 
 

@@ -43,7 +43,7 @@ def open_corpora(folders: Sequence[str]) -> tuple[shards.Corpus, ...]:
     return corpora
 
 
-def warning(corpora: Sequence[shards.Corpus]) -> str:
+def held_out_warning(corpora: Sequence[shards.Corpus]) -> str:
     """Return a warning if held-out text of one corpus may train another one, or ""."""
     fractions = [corpus.settings.get("held_out") for corpus in corpora]
     if len(set(fractions)) == 1:

@@ -187,15 +187,15 @@ class NextSentence(Consecutive):
         if self._packed_tokens is not None:
             wanted = tf.where(b.length > 0, b.length, wanted)
         other = self._other_segment(chunk, wanted, key)
-        if self._packed_tokens is not None:
-            length = tf.minimum(other.length, tf.maximum(wanted, 1))
-            other = Segment(other.start, length)
         return a, _select(is_random, other, b), is_random
 
     def _other_segment(
         self, chunk: tf.Tensor, target: tf.Tensor, key: tf.Tensor
     ) -> Segment:
-        """Return pieces of another document that reach `target` tokens if it can."""
+        """Return pieces of another document that reach `target` tokens if it can.
+
+        In packed rows, the last piece is cut where they reach it.
+        """
         other = self._other_document(tf.gather(self._document, chunk), target, key)
         first = tf.gather(self._document_pieces, other)
         limit = tf.gather(self._document_pieces, other + 1)
@@ -210,7 +210,10 @@ class NextSentence(Consecutive):
         piece = first + random_bits.below(draw, choices)
         start = tf.gather(self._piece_starts, piece)
         end = self._piece_at_or_after(start + target, piece + 1, limit)
-        return Segment(start, tf.gather(self._piece_starts, end) - start)
+        length = tf.gather(self._piece_starts, end) - start
+        if self._packed_tokens is not None:
+            length = tf.minimum(length, tf.maximum(target, 1))
+        return Segment(start, length)
 
     def _other_document(
         self, document: tf.Tensor, target: tf.Tensor, key: tf.Tensor

@@ -219,10 +219,8 @@ def _add_biases_and_rotate(config, sources, biases, rotations, query_positions=N
         query_rotations = rotations
         if query_positions is not None:
             query_rotations = rotations.at(query_positions)
-        query, key = (
-            rotary.rotate(query, query_rotations),
-            rotary.rotate(key, rotations),
-        )
+        query = rotary.rotate(query, query_rotations)
+        key = rotary.rotate(key, rotations)
     return query, _repeat_for_heads(config, key), _repeat_for_heads(config, value)
 
 

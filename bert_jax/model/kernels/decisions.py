@@ -30,8 +30,8 @@ HEAD_SIZES = (32, 64, 128)
 MAX_LENGTH_WITH_DISTANCES = 512
 # Rows of a block of the TPU's residual kernel, as many as a bfloat16 register has.
 ROW_CHUNK = 16
-# Smaller float32 logits stay in the chip's memory, where plain operations are faster
-# (docs/log.md, 2026-11-29).
+# Smaller float32 logits mostly stay in the chip's memory, where plain operations are
+# faster (docs/log.md, 2026-11-29).
 MIN_LOGITS_MIB = 112
 
 
