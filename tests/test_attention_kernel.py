@@ -19,6 +19,7 @@ from bert_jax.model.kernels import (
     decisions,
     overlapping_pieces,
     tpu_attention,
+    tpu_attention_grid,
     tpu_attention_passes,
 )
 from bert_jax.planning import topology
@@ -460,7 +461,7 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
 )
 def test_kernel_compiles(name, case, monkeypatch):
     kind = topology.open_topology(name).devices[0].device_kind
-    for module in (tpu_attention, tpu_attention_passes):
+    for module in (tpu_attention_grid, tpu_attention_passes):
         monkeypatch.setattr(module, "device_kind", lambda: kind)
     in_pieces = case.window and case.length > decisions.MAX_LENGTH
     attend = kernels_lib._tpu_pieces if in_pieces else by_kernel

@@ -15,7 +15,7 @@ from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.deberta import attention as deberta_attention
 from bert_jax.model.kernels import (
     decisions,
-    tpu_attention,
+    tpu_attention_grid,
     tpu_attention_passes,
     tpu_distances,
 )
@@ -169,7 +169,7 @@ def test_tpus_use_the_kernel_where_shapes_allow():
 def test_kernel_compiles_for_the_longest_rows(name, monkeypatch):
     """Four heads share a window: no other head size needs more memory."""
     kind = topology.open_topology(name).devices[0].device_kind
-    for module in (tpu_attention, tpu_attention_passes):
+    for module in (tpu_attention_grid, tpu_attention_passes):
         monkeypatch.setattr(module, "device_kind", lambda: kind)
     c = encoder(heads=4, head_size=32)
     length = decisions.MAX_LENGTH_WITH_DISTANCES
