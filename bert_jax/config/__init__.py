@@ -34,6 +34,7 @@ from bert_jax.config.objectives import (
     DistillationConfig,
     MaskedLmConfig,
     MaskingConfig,
+    ObjectiveConfig,
     PermutationLmConfig,
     ReplacedTokensConfig,
 )

@@ -250,3 +250,13 @@ class PermutationLmConfig:
     def predictions(self, length: int) -> int:
         """Return the largest number of predictions in a row: P of a batch."""
         return max(1, (length - 1) // self.context)
+
+
+# Any objective of pretraining.
+ObjectiveConfig = (
+    MaskedLmConfig
+    | DistillationConfig
+    | CausalLmConfig
+    | ReplacedTokensConfig
+    | PermutationLmConfig
+)

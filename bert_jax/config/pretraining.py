@@ -8,9 +8,9 @@ from bert_jax.config.model import EncoderConfig, PredictionHeadConfig
 from bert_jax.config.objectives import (
     PAIR_TASKS,
     SINGLE_SEGMENTS,
-    CausalLmConfig,
     DistillationConfig,
     MaskedLmConfig,
+    ObjectiveConfig,
     PermutationLmConfig,
     ReplacedTokensConfig,
 )
@@ -136,13 +136,7 @@ class PretrainConfig:
     init_from: str = field("", free=True)
     init_fingerprint: str = ""  # of its parameters; "": not checked
     encoder: EncoderConfig = EncoderConfig()
-    objective: (
-        MaskedLmConfig
-        | DistillationConfig
-        | CausalLmConfig
-        | ReplacedTokensConfig
-        | PermutationLmConfig
-    ) = MaskedLmConfig()
+    objective: ObjectiveConfig = MaskedLmConfig()
     data: DataConfig = DataConfig()
     phases: tuple[PhaseConfig, ...] = (
         PhaseConfig(),

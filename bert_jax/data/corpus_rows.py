@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_jax import config as config_lib
+from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shards
 from bert_jax.data import chunks as chunks_lib
 from bert_jax.data import (
@@ -94,18 +95,9 @@ class CorpusRows:
             target_key=target_key,
         )
         self._pair_task = config_lib.PAIR_TASKS.get(objective.segments)
-        self._choose_predictions = None
-        if isinstance(objective, config_lib.PermutationLmConfig):
-            self._choose_predictions = permutations.Permutations(
-                objective, length, corpus.tokenizer
-            )
-        elif objective.masking is not None:
-            self._choose_predictions = masking.Masking(
-                objective.masking,
-                length,
-                corpus.tokenizer,
-                held_out=split == shards.HELD_OUT,
-            )
+        self._choose_predictions = _choice_of_predictions(
+            objective, length, corpus.tokenizer, held_out=split == shards.HELD_OUT
+        )
         count = len(self._segments.chunk_documents)
         self._packing = None
         if is_packed:
@@ -167,3 +159,18 @@ class CorpusRows:
             for e, c, d in zip(epochs, chunks, documents, strict=True)
         )
         return [" + ".join(itertools.islice(examples, int(n))) for n in count]
+
+
+def _choice_of_predictions(
+    objective: config_lib.ObjectiveConfig,
+    length: int,
+    tokenizer: tokenizer_lib.Tokenizer,
+    *,
+    held_out: bool,
+) -> permutations.Permutations | masking.Masking | None:
+    """Return the function that chooses the tokens to predict; None: all of them."""
+    if isinstance(objective, config_lib.PermutationLmConfig):
+        return permutations.Permutations(objective, length, tokenizer)
+    if objective.masking is None:
+        return None
+    return masking.Masking(objective.masking, length, tokenizer, held_out=held_out)
