@@ -421,7 +421,9 @@ def test_refused_step_has_a_memory_account():
 
 def test_page_and_json_agree():
     phase = fake_phase(steps=1000, flops=2e12, left=5.0)
-    got = fake_plan(phase, dataclasses.replace(phase, name="phase 2/2, length 512"))
+    (traffic,) = phase.traffic
+    wide = dataclasses.replace(traffic, count=1234, size=2**34, sent=2**34)
+    got = fake_plan(phase, dataclasses.replace(phase, name="2/2", traffic=(wide,)))
     lines = page.format_page(got).splitlines()
     rows = {line[:32].strip(): line[32:].split() for line in lines if line}
     # 2 TFLOP at 1000 TFLOP/s are 2 ms; 1.05 million cycles at 1.05 GHz are 1 ms.
@@ -430,7 +432,8 @@ def test_page_and_json_agree():
     assert rows["utilisation by estimate"] == ["200.0%", "200.0%"]
     assert rows["free"] == ["5.00", "5.00"]
     assert rows["a step of phase 1, ms"] == ["6.7", "5.0", "4.0", "3.3", "1.0"]
-    assert rows["all-reduce"][:6] == ["2", "1.0", "2.0"] * 2
+    numbers = ["2", "1.0", "2.0", "1234", "16,384.0", "16,384.0"]
+    assert rows["all-reduce"][:6] == numbers
     assert lines[-1] == "Compiled in 1 and 1 seconds with jax 1."
     written = json.loads(json.dumps(page.to_dict(got)))
     assert written["fits"] and written["phases"][0]["memory_left"] == 5 * 2**30

@@ -28,7 +28,7 @@ def format_page(plan: Plan) -> str:
 
 
 def _row(name: str, cells: Iterable[str], note: str = "") -> str:
-    columns = "".join(f"{cell:>20}" for cell in cells)
+    columns = "".join(f" {cell:>19}" for cell in cells)
     return f"{name:<32}{columns}   {note}".rstrip()
 
 
