@@ -10,8 +10,10 @@ import subprocess
 import sys
 import unicodedata
 
+import pyarrow
 import pytest
 import tokenizers
+from pyarrow import parquet
 
 from bert_jax import extension
 from bert_jax import tokenizer as tokenizer_lib
@@ -197,9 +199,14 @@ def test_stripping_accents_of_scripts_that_need_marks_is_reported(
 
 def test_sample_is_from_everywhere_and_counts_bytes(tmp_path):
     texts = [f"\u4e2d{i} " * 20 for i in range(5000)]
-    for name, pack in {"a.txt": bytes, "a.txt.gz": gzip.compress}.items():
-        (tmp_path / name).write_bytes(pack("\n\n".join(texts).encode()))
-        source = sources.Source(str(tmp_path / name), "text", split_bytes=5000)
+    plain = "\n\n".join(texts).encode()
+    (tmp_path / "a.txt").write_bytes(plain)
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(plain))
+    # By default, one row group has up to a million rows.
+    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
+    for name in ("a.txt", "a.txt.gz", "a.parquet"):
+        kind = "parquet" if name == "a.parquet" else "text"
+        source = sources.Source(str(tmp_path / name), kind, split_bytes=5000)
         got = vocabulary.sample(source, 50_000)
         assert len(set(got)) == len(got) and {*got} <= {*texts}
         assert 40_000 < sum(len(text.encode()) for text in got) < 110_000

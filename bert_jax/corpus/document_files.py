@@ -11,6 +11,7 @@ Lines may end in line feeds, carriage returns or both. Memory use does not grow 
 file.
 """
 
+import contextlib
 import dataclasses
 import functools
 import io
@@ -306,9 +307,7 @@ def _parquet_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
         )
     for i in range(file.num_row_groups):
         group = file.metadata.row_group(i)
-        pages = (group.column(j) for j in range(group.num_columns))
-        begin = min(p.dictionary_page_offset or p.data_page_offset for p in pages)
-        if not lines.start <= begin < lines.end:
+        if not lines.start <= _first_byte(group) < lines.end:
             lines.row += group.num_rows
             continue
         for batch in file.iter_batches(_BATCH_ROWS, [i], [text_field]):
@@ -320,6 +319,33 @@ def _parquet_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
                     yield None
                 except (AttributeError, UnicodeDecodeError):
                     lines.report(f"no text in {text_field!r}; left out")
+
+
+def largest_row_group(section: Section) -> int:
+    """Return the bytes, unpacked, of the largest row group that begins in a section.
+
+    Return 0 for a damaged Parquet file, which is reported when its rows are read.
+    """
+    from pyarrow import parquet  # slow to import
+
+    sizes = [0]
+    with (
+        contextlib.suppress(*file_kinds.DAMAGE),
+        file_kinds.unpacked(section.name) as stream,
+    ):
+        metadata = parquet.ParquetFile(stream).metadata
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        sizes += [
+            group.total_byte_size
+            for group in groups
+            if section.start <= _first_byte(group) < section.end
+        ]
+    return max(sizes)
+
+
+def _first_byte(group: "pyarrow.parquet.RowGroupMetaData") -> int:
+    pages = (group.column(j) for j in range(group.num_columns))
+    return min(page.dictionary_page_offset or page.data_page_offset for page in pages)
 
 
 def _is_text(kind: pyarrow.DataType) -> bool:

@@ -20,7 +20,7 @@ import tokenizers
 
 from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import file_kinds, sources
+from bert_jax.corpus import document_files, file_kinds, sources
 from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import Tokenizer, pipelines, sentencepiece_model
@@ -105,8 +105,8 @@ def _report_lost_marks(texts: list[str]) -> None:
 def sample(source: sources.Source, sample_bytes: int) -> list[str]:
     """Read lines from splits in random order, up to an amount of text in UTF-8.
 
-    A compressed file makes a large split. Of its lines a random part is taken, so that
-    the sample is not just its beginning.
+    A compressed file, or a row group of a Parquet file, can make a large split. Of its
+    lines a random part is taken, so that the sample is not just its beginning.
     """
     lines: list[str] = []
     problems = Problems()
@@ -117,11 +117,9 @@ def sample(source: sources.Source, sample_bytes: int) -> list[str]:
     size = 0
     with terminal.progress_bar(desc="reading text", unit="B", unit_scale=True) as bar:
         for split in planned:
-            is_large = (
-                any(section.name.endswith(file_kinds.COMPRESSIONS) for section in split)
-                and sources.text_bytes(split) > 4 * source.split_bytes
-            )
-            part = min(1, sample_bytes / total) if is_large else 1
+            part, undivided = 1.0, _undivided_bytes(split, source)
+            if undivided > 4 * source.split_bytes:
+                part = min(1, sample_bytes / max(total, undivided))
             for document in sources.read(split, source, problems):
                 if part == 1 and size >= sample_bytes:
                     break
@@ -143,6 +141,15 @@ def sample(source: sources.Source, sample_bytes: int) -> list[str]:
     if not lines:
         raise UserError(f"no text in {source.pattern or source.format}")
     return lines
+
+
+def _undivided_bytes(split: sources.InputSplit, source: sources.Source) -> int:
+    """Estimate the text in a split that no smaller split could have."""
+    if source.format == "parquet":
+        return max(map(document_files.largest_row_group, split))
+    if any(section.name.endswith(file_kinds.COMPRESSIONS) for section in split):
+        return sources.text_bytes(split)
+    return 0
 
 
 # ---- the trainers
