@@ -91,12 +91,14 @@ def test_collectives_in_all_positions():
     ]
     assert summary == [
         ("all-gather", 60 * 4, (4, 2)),
+        ("all-gather", 4 * 30 * 4, None),
         ("all-gather", 100 * 128 * 2, (1, 8)),
         ("all-reduce", 30 * 4, None),
         ("all-reduce", 30 * 4, (1, 4)),
         ("all-reduce", 256 * 1024 * 4, (1, 8)),
         ("all-reduce", 256 * 1024 * 4, (1, 8)),
         ("all-reduce", (256 * 1024 + 30) * 4, (1, 8)),
+        ("collective-permute", 30 * 4, None),
         ("collective-permute", 30 * 4, (3, 2)),
         ("reduce-scatter", 256 * 1024 * 4, (2, 4)),
     ]
@@ -105,6 +107,12 @@ def test_collectives_in_all_positions():
     assert sent["all-reduce", array] == 2 * array * 7 / 8
     assert sent["reduce-scatter", array] == array * 3 / 4
     assert sent["collective-permute", 30 * 4] == 30 * 4
+    # Between four slices.
+    assert {c.kind: c.sent for c in got if c.groups is None} == {
+        "all-reduce": 2 * 30 * 4 * 3 / 4,
+        "all-gather": 3 * 30 * 4,
+        "collective-permute": 30 * 4,
+    }
     # What another core does meanwhile is not the time of this one.
     assert cost.measure(program).estimated == 0
 
@@ -130,12 +138,15 @@ def test_replica_groups_in_all_forms(text, expected):
 def test_a_permutation_that_moves_nothing_is_no_collective():
     text = (FIXTURES / "collectives.txt").read_text()
     without = re.sub(r"(source_target_pairs)=\{\{.*?\}\}", r"\1={}", text)
-    kinds, left = (
-        [each.kind for each in collectives.find_collectives(hlo.Program(part))]
-        for part in (text, without)
+    all_parts, left = (
+        [(each.kind, each.groups is None) for each in found]
+        for found in map(
+            collectives.find_collectives, map(hlo.Program, (text, without))
+        )
     )
-    assert kinds.count("collective-permute") == 1
-    assert left == [kind for kind in kinds if kind != "collective-permute"]
+    inside_a_slice = ("collective-permute", False)
+    assert all_parts.count(inside_a_slice) == 1
+    assert left == [part for part in all_parts if part != inside_a_slice]
 
 
 # ---- the compiler's estimate of a program, and its schedule
@@ -391,9 +402,10 @@ def test_kernels_compile_inside_replicas_that_are_sharded():
 
 
 @needs_compiler
-def test_slices_exchange_sums_of_gradients():
+@pytest.mark.parametrize("slices", [2, 4])
+def test_slices_exchange_sums_of_gradients(slices):
     """Each device sends its share of the sum of its slice."""
-    got = planned(slices=2)
+    got = planned(slices=slices, phase={"batch_size": 32})
     size = 4 * got.parameters - 4 * 32 * 32
     (sums,) = [
         t
@@ -402,7 +414,7 @@ def test_slices_exchange_sums_of_gradients():
     ]
     # Arrays are padded to whole tiles of 4 KiB.
     assert size / 4 <= sums.size <= size / 4 + 2 * 4096 * sums.count
-    assert sums.sent == sums.size
+    assert sums.sent == 2 * sums.size * (slices - 1) / slices
 
 
 @needs_compiler

@@ -32,7 +32,11 @@ _MESH = re.compile(
     r"replica_groups=mesh\[([^\]]*)\]"
     r"(?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}"
 )
-_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+# Attributes of a send between slices: its type, and the slices that take part.
+_TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_SLICES = re.compile(r'_xla_megascale_target="\{([\d,]+)\}')
+# Types of sends that are not names in `_KINDS`.
+_TRANSFER_KINDS = {"ONE_TO_ONE": "collective-permute"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +46,9 @@ class Collective:
     kind: str  # "all-reduce" and so on
     size: int  # bytes that a device contributes (all-gather: receives) each time
     times: int  # number of executions
+    members: int  # number of devices, or slices, in a group
     # int [groups, members]; groups of devices, numbered in the program's order; None if
-    # the members are whole slices of a pod.
+    # the members are in different slices of a pod.
     groups: np.ndarray | None
 
     @property
@@ -52,11 +57,10 @@ class Collective:
 
         An all-reduce is a reduce-scatter and an all-gather.
         """
-        if self.groups is None or self.kind == "collective-permute":
+        if self.kind == "collective-permute":
             return self.size
-        members = self.groups.shape[1]
         rounds = 2 if self.kind == "all-reduce" else 1
-        return rounds * self.size * (members - 1) / members
+        return rounds * self.size * (self.members - 1) / self.members
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,8 +129,9 @@ def _parts(
         return  # a permutation that moves nothing
     if kind in _KINDS:
         yield instruction, kind
-    elif kind == "send" and (transfer := _SLICES.search(instruction.rest)):
-        yield instruction, transfer[1].lower().replace("_", "-")
+    elif kind == "send" and (transfer := _TRANSFER.search(instruction.rest)):
+        name = transfer[1].lower().replace("_", "-")
+        yield instruction, _TRANSFER_KINDS.get(transfer[1], name)
     elif kind == "fusion":
         name = instruction.called("calls")
         scatters = name.startswith(_FUSED_REDUCE_SCATTER)
@@ -138,12 +143,23 @@ def _parts(
 def _collective(
     program: Program, instruction: Instruction, kind: str, times: int
 ) -> Collective:
-    sizes = [type_bytes(operand.type) for operand in program.operands(instruction)]
+    operands = program.operands(instruction)
+    groups = None
     if instruction.opcode == "send":
-        return Collective(kind, sizes[0], times, None)  # the other operand is a token
-    groups = replica_groups(instruction.rest)
-    copies = groups.shape[1] if kind == "all-gather" else 1
-    return Collective(kind, copies * sum(sizes), times, groups)
+        operands = operands[:1]  # the other one is a token
+        members = 2  # a permutation's source and target
+        if kind != "collective-permute":
+            slices = _SLICES.search(instruction.rest)
+            if not slices:
+                raise ValueError(f"unknown form of slices: {instruction.rest[:200]!r}")
+            members = len(_numbers(slices[1]))
+    else:
+        groups = replica_groups(instruction.rest)
+        members = groups.shape[1]
+    size = sum(type_bytes(operand.type) for operand in operands)
+    if kind == "all-gather":
+        size *= members
+    return Collective(kind, size, times, members, groups)
 
 
 def replica_groups(text: str) -> np.ndarray:
