@@ -154,6 +154,17 @@ def test_ranks_equal_a_search_by_hand(monkeypatch):
         assert found.similarities[i].tolist() == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("size", [32, 312, 768])
+def test_equal_vectors_of_all_texts_find_nothing(size):
+    """Some columns of a product are rounded in another way."""
+    vector = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    vector /= np.linalg.norm(vector)
+    for rows in range(2, 40):
+        texts = np.arange(2 * rows, dtype=np.int32).reshape(rows, 2)
+        found = embedding.search(np.broadcast_to(vector, (rows, 2, size)), texts)
+        assert found.ranks.tolist() == [rows] * rows
+
+
 # ---- files
 
 

@@ -21,6 +21,9 @@ from bert_jax.tasks import Arrays, labelled_texts, task_files, token_rows
 
 # Number of first texts whose similarities are in memory at once.
 _CHUNK = 1024
+# Dot products of equal vectors differ by less: columns of a matrix product are rounded
+# differently.
+_ROUNDING = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Search:
     """Results of a search for each first text among all other texts of a set.
 
     Attributes:
-      ranks: int [examples]; rank of the second text, from 1. Equally similar texts
+      ranks: int [examples]; rank of the second text, from 1. Texts as similar
         rank before it, so that equal vectors do not look like a success.
       nearest: int [examples]; number of the most similar text.
       similarities: float [examples, 2]; cosine similarity of the second text, and of
@@ -213,7 +216,7 @@ def search(vectors: np.ndarray, texts: np.ndarray) -> Search:
         for row, a in enumerate(texts[rows, 0].tolist()):
             scores[row, [*left_out[a]]] = -np.inf
         scores[np.arange(len(rows)), own[rows]] = of_own
-        ranks[rows] = (scores >= of_own[:, None]).sum(axis=1)
+        ranks[rows] = (scores >= of_own[:, None] - _ROUNDING).sum(axis=1)
         best = scores.argmax(axis=1)
         nearest[rows] = numbers[best]
         similarities[rows] = np.stack([of_own, scores.max(axis=1)], axis=1)
