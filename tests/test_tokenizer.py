@@ -214,6 +214,29 @@ def test_sample_is_from_everywhere_and_counts_bytes(tmp_path):
         assert min(places) < 1000 and max(places) > 4000
 
 
+@pytest.mark.parametrize("kind", ["text", "parquet"])
+def test_large_and_small_files_have_their_share_of_a_sample(kind, tmp_path):
+    """The large one has three quarters of the text, whatever the order of splits."""
+    rng = random.Random(0)
+    texts = [f"{i} {rng.randbytes(40).hex()}" for i in range(4000)]
+    parts = {"a": texts[:500], "b": texts[500:1000], "large": texts[1000:]}
+    for name, part in parts.items():
+        if kind == "parquet":
+            table = pyarrow.table({"text": part})
+            parquet.write_table(table, tmp_path / name)
+        elif name == "large":
+            packed = gzip.compress("\n\n".join(part).encode())
+            (tmp_path / f"{name}.gz").write_bytes(packed)
+        else:
+            (tmp_path / name).write_text("\n\n".join(part))
+    source = sources.Source(f"{tmp_path}/*", kind, split_bytes=20_000)
+    got = vocabulary.sample(source, 80_000)
+    share = sum(int(text.split()[0]) >= 1000 for text in got) / len(got)
+    assert 0.6 < share < 0.85
+    # How well a file compresses is an estimate.
+    assert 40_000 < sum(map(len, got)) < 120_000
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_lines_of_a_sample_may_end_in_any_way(end, tmp_path):
     """Byte-level BPE would learn words without the space before them."""

@@ -321,26 +321,18 @@ def _parquet_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
                     lines.report(f"no text in {text_field!r}; left out")
 
 
-def largest_row_group(section: Section) -> int:
-    """Return the bytes, unpacked, of the largest row group that begins in a section.
+def row_group_sizes(name: str) -> dict[int, int]:
+    """Return the unpacked bytes of each row group of a Parquet file, by its first byte.
 
-    Return 0 for a damaged Parquet file, which is reported when its rows are read.
+    A damaged file, which is reported when its rows are read, has none.
     """
     from pyarrow import parquet  # slow to import
 
-    sizes = [0]
-    with (
-        contextlib.suppress(*file_kinds.DAMAGE),
-        file_kinds.unpacked(section.name) as stream,
-    ):
+    with contextlib.suppress(*file_kinds.DAMAGE), file_kinds.unpacked(name) as stream:
         metadata = parquet.ParquetFile(stream).metadata
-        groups = map(metadata.row_group, range(metadata.num_row_groups))
-        sizes += [
-            group.total_byte_size
-            for group in groups
-            if section.start <= _first_byte(group) < section.end
-        ]
-    return max(sizes)
+        groups = list(map(metadata.row_group, range(metadata.num_row_groups)))
+        return {_first_byte(group): group.total_byte_size for group in groups}
+    return {}
 
 
 def _first_byte(group: "pyarrow.parquet.RowGroupMetaData") -> int:

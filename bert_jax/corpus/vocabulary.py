@@ -7,6 +7,7 @@ number of tokens is too small for its characters.
 """
 
 import collections
+import concurrent.futures
 import io
 import itertools
 import json
@@ -15,6 +16,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Sequence
 
+import numpy as np
 import sentencepiece
 import tokenizers
 
@@ -33,6 +35,7 @@ from bert_jax.tokenizer.special_tokens import (
 # More than any published vocabulary has. Trainers crash at far larger sizes.
 MAX_VOCAB_SIZE = 1_000_000
 _MAX_LINE_BYTES = 1 << 24
+_READERS = 16  # threads that read the metadata of Parquet files
 # Largest number of lines for SentencePiece; a random sample of this size is enough.
 _MAX_LINES = 2_000_000
 # A WordPiece vocabulary has the most frequent characters of the text: this many, and
@@ -105,35 +108,39 @@ def _report_lost_marks(texts: list[str]) -> None:
 def sample(source: sources.Source, sample_bytes: int) -> list[str]:
     """Read lines from splits in random order, up to an amount of text in UTF-8.
 
-    A compressed file, or a row group of a Parquet file, can make a large split. Of its
-    lines a random part is taken, so that the sample is not just its beginning.
+    A compressed file, or a row group of a Parquet file, can make a large split. All of
+    these are read, and a random part of their lines is taken: the sample is neither
+    their beginning nor without them.
     """
     lines: list[str] = []
     problems = Problems()
     planned = sources.plan(source)
-    total = sum(map(sources.text_bytes, planned))
     rng = random.Random(0)
     rng.shuffle(planned)
-    size = 0
+    totals, largest = _text_bytes(planned, source)
+    is_large = largest > 4 * source.split_bytes
+    part, wanted = 1.0, float(sample_bytes)  # of a large split; of all small ones
+    if is_large.any():
+        share = sample_bytes / totals.sum()
+        part, wanted = min(1.0, share), share * totals[~is_large].sum()
+    size = size_of_small = 0
     with terminal.progress_bar(desc="reading text", unit="B", unit_scale=True) as bar:
-        for split in planned:
-            part, undivided = 1.0, _undivided_bytes(split, source)
-            if undivided > 4 * source.split_bytes:
-                part = min(1, sample_bytes / max(total, undivided))
+        for split, large in zip(planned, is_large, strict=True):
+            if not large and size_of_small >= wanted:
+                continue
             for document in sources.read(split, source, problems):
-                if part == 1 and size >= sample_bytes:
+                if not large and size_of_small >= wanted:
                     break
                 # Lines rather than documents: SentencePiece samples from many texts.
                 text = _LONG_RUN.sub(r"\g<0>\n", document.text)
-                if part < 1:
+                if large and part < 1:
                     chosen = (x for x in text.splitlines(True) if rng.random() < part)
                     text = "".join(chosen)
                 lines += [line for line in re.split("[\r\n]", text) if line.strip()]
                 added = len(text.encode("utf-8"))
                 size += added
+                size_of_small += 0 if large else added
                 bar.update(added)
-            if size >= sample_bytes:
-                break
     if size > 2 * sample_bytes:  # text that was compressed more than estimated
         lines = [line for line in lines if rng.random() < sample_bytes / size]
     terminal.warn(problems.count, problems.lines)
@@ -143,13 +150,40 @@ def sample(source: sources.Source, sample_bytes: int) -> list[str]:
     return lines
 
 
-def _undivided_bytes(split: sources.InputSplit, source: sources.Source) -> int:
-    """Estimate the text in a split that no smaller split could have."""
+def _text_bytes(
+    planned: Sequence[sources.InputSplit], source: sources.Source
+) -> tuple[np.ndarray, np.ndarray]:
+    """Estimate the text in each split, and in its largest part that nothing divides.
+
+    Such parts are compressed files, and row groups of Parquet files. Both results are
+    int [splits].
+    """
     if source.format == "parquet":
-        return max(map(document_files.largest_row_group, split))
-    if any(section.name.endswith(file_kinds.COMPRESSIONS) for section in split):
-        return sources.text_bytes(split)
-    return 0
+        names = sorted({section.name for split in planned for section in split})
+        with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
+            sizes = pool.map(document_files.row_group_sizes, names)
+            groups = dict(zip(names, sizes, strict=True))
+        undivided = [
+            [
+                size
+                for section in split
+                for begin, size in groups[section.name].items()
+                if section.start <= begin < section.end
+            ]
+            for split in planned
+        ]
+        totals = list(map(sum, undivided))
+    else:
+        undivided = [
+            [
+                sources.text_bytes((section,))
+                for section in split
+                if section.name.endswith(file_kinds.COMPRESSIONS)
+            ]
+            for split in planned
+        ]
+        totals = list(map(sources.text_bytes, planned))
+    return np.array(totals), np.array([max(sizes, default=0) for sizes in undivided])
 
 
 # ---- the trainers
