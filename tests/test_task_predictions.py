@@ -49,6 +49,16 @@ TASKS = {
         regression.Regression(TINY),
         {"labels": []},
     ),
+    "pairs": (
+        config.ClassificationConfig(length=12),
+        classification.Classification(TINY, len(LABELS)),
+        {"labels": LABELS, "pairs": True},
+    ),
+    "single texts": (
+        config.ClassificationConfig(length=12),
+        classification.Classification(TINY, len(LABELS)),
+        {"labels": LABELS, "pairs": False},
+    ),
     "squad": (SQUAD, spans.Spans(TINY), {}),
     "tagging": (
         config.TaggingConfig(length=12),
@@ -172,6 +182,20 @@ def test_a_question_has_no_answer_above_the_null_threshold(squad):
         assert "" in [c.text for c in answered.candidates]
         total = sum(c.probability for c in answered.candidates)
         assert total == pytest.approx(1)
+
+
+def test_the_null_threshold_applies_to_a_file(squad, tmp_path):
+    model, *_ = squad()
+    asked = [
+        {"question": question, "context": context}
+        for question, context in zip(QUESTIONS, CONTEXTS, strict=True)
+    ]
+    (tmp_path / "asked").write_text("\n".join(map(json.dumps, asked)))
+    for threshold, is_answered in ((1e6, True), (-1e6, False)):
+        got = file_predictions.predict(
+            model, str(tmp_path / "asked"), null_threshold=threshold
+        )
+        assert [bool(each["text"]) for each in got] == [is_answered] * len(asked)
 
 
 # ---- tags
@@ -355,6 +379,8 @@ def test_columns_and_vectors_of_a_file(saved, tmp_path):
         ("choice", "{}", ["--text_b=x"], "text_b does not apply to choice, which re"),
         ("tagging", "a", ["--text_a=a", "--text_b=a"], "does not apply to tagging"),
         ("classification", "a", ["--text_b=a"], "text_b needs text_a"),
+        ("tagging", "a", ["--null_threshold=1"], "does not apply to tagging"),
+        ("pairs", "a", [], "text 1: 'a' is a single text, but the model was fine-tun"),
     ],
 )  # fmt: skip
 def test_invalid_lines_are_refused(kind, line, flags, message, saved, tmp_path):
@@ -381,6 +407,7 @@ def test_invalid_lines_are_refused(kind, line, flags, message, saved, tmp_path):
         ("tagging", "tag", ([iter(["ab"])],), "expected a text or a list of texts"),
         ("classification", "classify", (["a\ud800"],), r"unpaired surrogate, '.ud800'"),
         ("classification", "classify", ([("a", "b", "c")],), "must have two texts"),
+        ("single texts", "classify", ([("a", "b")],), "is a pair, but the model was f"),
         ("choice", "choose", (["a"], [["\ud800", "b"]]), "has an unpaired surrogate"),
         ("squad", "answer", (["ab"], "a"), "'a' is one text; give a list"),
         ("squad", "answer", (["ab"], []), "contexts must have the same length"),

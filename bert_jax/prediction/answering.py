@@ -42,7 +42,7 @@ def answer(
 
     Answers are chosen as in the prediction files of the fine-tuning run. A question has
     no answer if its null odds exceed `null_threshold`, also where the model does not
-    know that this is allowed; None: as in the fine-tuning run.
+    know that this is allowed; None: the run's `task.null_threshold` when it trained.
     """
     text_inputs.check_texts(questions)
     text_inputs.check_texts(contexts)

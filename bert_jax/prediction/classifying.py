@@ -49,6 +49,10 @@ def classify(
     """Classify texts or pairs.
 
     A model that was fine-tuned to predict numbers returns a number for each.
+
+    Raises:
+      TextError: A text is invalid, or single where the model was fine-tuned on pairs,
+        or the reverse.
     """
     from scipy import special  # slow to import
 
@@ -62,6 +66,8 @@ def classify(
         else classification.Classification(model.encoder, len(labels))
     )
     answers, pairs = [], text_inputs.to_pairs(texts)
+    if "pairs" in settings:  # older runs did not save it
+        _check_pairs(texts, settings["pairs"])
     for start in range(0, len(pairs), _WINDOW):
         window = pairs[start : start + _WINDOW]
         rows, truncated = token_rows.to_rows(window, model.tokenizer, config.length)
@@ -76,3 +82,17 @@ def classify(
             label = max(by_label, key=by_label.get)
             answers.append(ClassPrediction(label, by_label, lost))
     return answers
+
+
+def _check_pairs(texts: Sequence[text_inputs.Text], expected: bool) -> None:
+    """Check that all texts are pairs, or that none is. A second text may be empty."""
+    wanted, remedy = ("pairs", "two texts") if expected else ("single texts", "one")
+    for index, text in enumerate(texts):
+        is_single = isinstance(text, str)
+        if is_single if expected else not is_single and text[1]:
+            given = "a single text" if is_single else "a pair"
+            raise text_inputs.TextError(
+                index,
+                f"{text_inputs.shortened(text)} is {given}, but the model was "
+                f"fine-tuned on {wanted}; give {remedy}",
+            )

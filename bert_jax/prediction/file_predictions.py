@@ -19,7 +19,11 @@ _FIELDS = {"squad": ("question", "context"), "choice": ("question", "choices")}
 
 
 def predict(
-    model: Model, name: str, text_a: str = "", text_b: str = ""
+    model: Model,
+    name: str,
+    text_a: str = "",
+    text_b: str = "",
+    null_threshold: float | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the prediction for each example of a file, as JSON.
 
@@ -29,6 +33,7 @@ def predict(
         with questions if the model answers or chooses.
       text_a: Column of a TSV file that has the texts; "": each line is a text.
       text_b: Column with the second texts, for a classifier of pairs.
+      null_threshold: Threshold for a model that answers, as for `Model.answer`.
 
     Raises:
       UserError: The model was not fine-tuned, or the file or an example is invalid.
@@ -44,13 +49,15 @@ def predict(
         raise UserError(f"{given} does not apply to {kind}, which reads JSON lines")
     if text_b and kind != "classification":
         raise UserError(f"text_b does not apply to {kind}, which reads single texts")
+    if null_threshold is not None and kind != "squad":
+        raise UserError(f"null_threshold does not apply to {kind}")
     if kind not in _FIELDS:
         text_files.check_suffix(name, text_a)
     compute: Callable[[list], Iterable] = {
         "classification": model.classify,
         "tagging": model.tag,
         "embedding": model.embed,
-        "squad": lambda asked: model.answer(*zip(*asked, strict=True)),
+        "squad": lambda asked: model.answer(*zip(*asked, strict=True), null_threshold),
         "choice": lambda asked: model.choose(*zip(*asked, strict=True)),
     }[kind]
     examples = _examples(kind, name, text_a, text_b)

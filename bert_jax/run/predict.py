@@ -21,6 +21,12 @@ from bert_jax.run import command_line
 def define_flags() -> None:
     command_line.define_checkpoint("fine-tuning run")
     command_line.define_texts()
+    flags.DEFINE_float(
+        "null_threshold",
+        None,
+        "Null odds above which a question has no answer, such as best_f1_thresh of "
+        "results.json. By default the run's task.null_threshold when it trained.",
+    )
 
 
 def main() -> None:
@@ -32,7 +38,11 @@ def main() -> None:
 
     model = prediction.load(source)
     predictions = file_predictions.predict(
-        model, name, flags.FLAGS.text_a, flags.FLAGS.text_b
+        model,
+        name,
+        flags.FLAGS.text_a,
+        flags.FLAGS.text_b,
+        flags.FLAGS.null_threshold,
     )
     for each in predictions:
         print(json.dumps(each, ensure_ascii=False))

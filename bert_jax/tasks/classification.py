@@ -76,7 +76,8 @@ class Classification:
                     rows[name]["probabilities"] = probabilities
         self.train = rows.pop("train")
         self.held_out = rows
-        self.settings = {"labels": self._labels}
+        has_pairs = any(example.text_b for example in train)
+        self.settings = {"labels": self._labels, "pairs": has_pairs}
         # Runs of older versions sorted integers as text. They must not continue with
         # another order of the classes, so an order by number is hashed, too.
         hashed = [sets[n] for n in sets if n in self._labelled and n != "test"]
