@@ -402,7 +402,7 @@ def test_an_outage_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
 
 
 def test_a_store_that_refuses_a_checkpoint(tmp_path, monkeypatch):
-    """The message names the last good checkpoint, as that of a full disk does."""
+    """The message names the newest checkpoint, as that of a full disk does."""
     _, state = make_state(1)
     checkpoints = open_checkpoints(tmp_path)
     checkpoints.save(1, state, TINY, {})
@@ -499,7 +499,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
     assert kept < bad_step and len(got["rows"]) == 16
     for part in (f"step {bad_step}: loss", "gradient norm", got["rows"][0]):
         commands.assert_refused(stopped, part)
-    commands.assert_refused(stopped, f"the last good checkpoint is {kept}")
+    commands.assert_refused(stopped, f"the newest checkpoint is {kept}")
     assert all(np.isfinite(values).all() for values in runs.params(workdir).values())
     # The same command comes to the same end, and loses nothing.
     again = commands.call("pretrain", *flags)

@@ -83,10 +83,10 @@ class Saver:
                 workdir.note_checkpoint(self.folder)
 
     def error_with_last_checkpoint(self, what: str) -> UserError:
-        """Build an error that all processes raise, with the last good checkpoint."""
+        """Build an error that all processes raise, with the newest checkpoint."""
         self.checkpoints.wait()
         newest = self.checkpoints.newest()
         last = "there is no checkpoint"
         if newest is not None:
-            last = f"the last good checkpoint is {newest}"
+            last = f"the newest checkpoint is {newest}"
         return UserError(f"{what}; {last}", everywhere=True)
