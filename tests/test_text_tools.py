@@ -162,7 +162,7 @@ def test_file_names_and_terminals_that_are_not_utf_8(documents, tmp_path):
     corpus = shards.open_corpus(os.fsdecode(place + b"/c"))
     assert len(corpus.shards["train"]) > 1
     there = rf"{tmp_path}/pl\xe4ce"
-    expected = {rf"{there}/fi\xffle 0.txt:1", rf"{there}/gepäck\n.txt.gz:1"}
+    expected = {r"fi\xffle 0.txt:1", r"gepäck\n.txt.gz:1"}
     assert expected < {d["source"] for d in documents_of(corpus, "train")}
     problems = json.loads((corpus.folder / "corpus.json").read_text())["problems"]
     assert problems["count"] == 3

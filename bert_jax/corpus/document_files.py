@@ -73,6 +73,7 @@ class Section:
     start: int
     end: int  # exclusive
     checksum: str = ""  # of the file, from a store's listing; "" if there is none
+    label: str = ""  # name in the corpus, which is the same wherever the file is
 
 
 def documents(

@@ -54,7 +54,7 @@ class Document:
     """A text and its location in the input."""
 
     text: str
-    source: str
+    source: str  # such as "a.txt:3", the third document in a section of the file
 
 
 # ---- planning
@@ -82,13 +82,24 @@ def plan(source: Source) -> list[InputSplit]:
         known = ", ".join([*document_files.FORMATS, "tfds:NAME", "python_docs"])
         raise UserError(f"unknown format {source.format!r}; known: {known}")
     sections = []
-    for file in matching_files(source.pattern):
+    files = matching_files(source.pattern)
+    # Labels are not whole paths: the same text makes the same corpus wherever it is.
+    # `commonpath` would change the slashes of a URL.
+    shared = os.path.commonprefix([file.name for file in files])  # noqa: RUF071
+    begin = shared.rfind("/") + 1
+    for file in files:
         is_whole = file.name.endswith(file_kinds.COMPRESSIONS)
         size = _unpacked_size(file.name, file.size)
         count = 1 if is_whole else max(1, round(size / source.split_bytes))
         cuts = [file.size * i // count for i in range(count + 1)]
         sections += [
-            Section(file.name, cuts[i], cuts[i + 1], file.checksum)
+            Section(
+                file.name,
+                cuts[i],
+                cuts[i + 1],
+                file.checksum,
+                label=file.name[begin:],
+            )
             for i in range(count)
         ]
     return _group(sections, source.split_bytes)
@@ -184,7 +195,6 @@ def _checksum(section: Section) -> str:
 def read(split: InputSplit, source: Source, problems: Problems) -> Iterator[Document]:
     """Read the documents of a split, in order."""
     for section in split:
-        shown = terminal.printable(section.name)
         if source.format.startswith("tfds:"):
             yield from _read_tfds(section, source, problems)
         elif source.format == "python_docs":
@@ -195,8 +205,9 @@ def read(split: InputSplit, source: Source, problems: Problems) -> Iterator[Docu
             texts = document_files.documents(
                 section, source.format, source.text_field, problems
             )
+            label = terminal.printable(section.label)
             for number, text in enumerate(texts, 1):
-                yield Document(text, f"{shown}:{number}")
+                yield Document(text, f"{label}:{number}")
 
 
 # ---- TensorFlow datasets
