@@ -12,18 +12,11 @@ from ml_collections import config_flags
 from bert_jax import config as config_lib
 from bert_jax import terminal
 from bert_jax.errors import UserError
-from bert_jax.run import huge_pages
+from bert_jax.run import flag_errors, huge_pages
 from bert_jax.run.exit_status import reported_errors
 from bert_jax.run.flag_errors import reported_flag_errors
 
 T = TypeVar("T")
-
-# Command for each kind of recipe, or of its task if it fine-tunes.
-_COMMANDS = {
-    "pretraining": "run.pretrain",
-    "demo": "run.demo",
-    **config_lib.FINETUNE_COMMANDS,
-}
 
 _HELP = {"--help", "-help", "--helpfull", "--helpshort", "--helpxml"}
 
@@ -145,7 +138,7 @@ def read_config(cls: type[T], kind: str = "") -> T:
     """
     flag = flags.FLAGS["config"]
     if flag.value is None or not flag.config_filename:
-        raise UserError("--config is missing; give a recipe, --config=configs/NAME.py")
+        raise UserError(flag_errors.NO_RECIPE)
     for name in overrides():
         if name.split(".")[-1] == "kind":
             raise UserError(
@@ -154,13 +147,11 @@ def read_config(cls: type[T], kind: str = "") -> T:
             )
     with reported_flag_errors():
         recipe = flag.value.copy_and_resolve_references()
-    kind, given = kind or cls.kind, recipe.get("kind")
-    if given == "finetuning":
-        given = recipe.task.kind
-    if given != kind and given in _COMMANDS:
+    kind, given = kind or cls.kind, flag_errors.kind_of(recipe)
+    if given != kind and given in flag_errors.COMMANDS:
         raise UserError(
             f"{flag.config_filename} is a config for {given!r}, not {kind!r}; use "
-            f"{_COMMANDS[given]}"
+            f"{flag_errors.COMMANDS[given]}"
         )
     return config_lib.from_configdict(cls, recipe)
 

@@ -11,7 +11,16 @@ from absl import flags
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
+from bert_jax import config as config_lib
 from bert_jax.errors import UserError
+
+NO_RECIPE = "--config is missing; give a recipe, --config=configs/NAME.py"
+# Command for each kind of recipe, or of its task if it fine-tunes.
+COMMANDS = {
+    "pretraining": "run.pretrain",
+    "demo": "run.demo",
+    **config_lib.FINETUNE_COMMANDS,
+}
 
 
 @contextlib.contextmanager
@@ -49,6 +58,9 @@ _EXPECTED = {
 def _describe_flag_error(error: Exception) -> str:
     message = " ".join(str(error).split())
     if isinstance(error, flags.UnrecognizedFlagError):
+        is_field = error.flagname.startswith("config.")
+        if is_field and "config" in flags.FLAGS:  # without a recipe, it has no fields
+            return NO_RECIPE
         return f"unknown flag --{error.flagname}{_hint_for_flag(error.flagname)}"
     if "already defined as" in message:  # only --config has `allow_overwrite=False`
         return "--config is given more than once; give one recipe"
@@ -85,8 +97,17 @@ def _describe_field_error(error: Exception, group: object) -> str:
     if similar := re.search(r"Did you mean \W*(\w+)", str(error)):
         return f"unknown config field; did you mean {similar[1]}?"
     if isinstance(group, ConfigDict):
-        return f"unknown config field; known here: {', '.join(sorted(group))}"
+        known = ", ".join(sorted(group))
+        command = COMMANDS.get(kind_of(group))
+        recipe = f" of a recipe for {command}" if command else ""
+        return f"unknown config field{recipe}; known here: {known}"
     return "unknown config field"
+
+
+def kind_of(recipe: ConfigDict) -> str | None:
+    """Return the kind of a recipe, or of its task if it fine-tunes."""
+    kind = recipe.get("kind")
+    return recipe.task.kind if kind == "finetuning" else kind
 
 
 def _hint_for_flag(unknown: str) -> str:
