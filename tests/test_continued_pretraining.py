@@ -212,6 +212,14 @@ def test_a_run_keeps_its_source_once_it_has_a_checkpoint(corpus, pretrained, tmp
     workdir.note_checkpoint(tmp_path / "run")
     path, fingerprint = checkpoints.initial_checkpoint(*asked)
     assert (str(path), fingerprint) == gone
+    # Without a checkpoint, the run reads its source again, which may have changed.
+    source = checkpoints.find(pretrained)
+    with workdir.claim(
+        tmp_path / "b", make_config(corpus, str(source), init_fingerprint=gone[1])
+    ):
+        pass
+    asked = str(source), str(tmp_path / "b"), config.PretrainConfig
+    assert checkpoints.initial_checkpoint(*asked) == (source, "")
 
 
 def test_phases_are_checked_when_the_architecture_is_known():

@@ -163,8 +163,10 @@ def initial_checkpoint(
     if started:
         source = restore.absolute(started)
         is_inside = path == source or path in source.parents
-        if is_inside and (workdir.had_checkpoint(local) or exists(source)):
+        if is_inside and workdir.had_checkpoint(local):
             return source, fingerprint
+        if is_inside and exists(source):
+            return source, ""  # it may have been trained again meanwhile
     return find(path), ""
 
 
