@@ -3,7 +3,8 @@ r"""A small encoder in ten minutes of two CPU cores.
 Source: the row "+ two segments" of docs/speedrun.md: BERT-Tiny's size (Turc et al.
         2019) with rotary positions, pre-norm, gated feed-forward networks without
         biases (ModernBERT) and Muon; short rows first; two segments, but no next
-        sentence; vocabulary of the corpus, 8,192 there.
+        sentence; vocabulary of the corpus, 8,192 there. No class of transformers has
+        all of these parts: run.convert refuses the result.
 Run:    python -m bert_jax.run.pretrain --config=configs/speedrun.py \
             --config.data.corpus=DIR --workdir=DIR
 Cost:   as much as 18,000 steps of 16 rows of BERT-Tiny: ten minutes of two cores that

@@ -232,7 +232,8 @@ def make_run(
     if config.task.length > encoder.max_position_embeddings:
         raise UserError(
             f"task.length={config.task.length} is more than the "
-            f"{encoder.max_position_embeddings} positions of the encoder"
+            f"{encoder.max_position_embeddings} positions of the encoder; set it to "
+            f"{encoder.max_position_embeddings} or less"
         )
     if config.reinit_layers > encoder.num_distinct_layers:
         raise UserError(

@@ -23,9 +23,9 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "output",
         "",
-        "File (.png, .pdf or .svg) or folder to write to. Default: curves.png in the "
-        "workdir, or in the current folder if the workdir is a URL; for several "
-        "workdirs, compared.png in the current folder.",
+        "File, whose ending (.png, .pdf, .svg) is its format, or folder to write to. "
+        "Default: curves.png in the workdir, or in the current folder if the workdir "
+        "is a URL; for several workdirs, compared.png in the current folder.",
     )
 
 
@@ -48,6 +48,7 @@ def main(others: list[str]) -> None:
         name = folder.name or pathlib.Path.cwd().name  # of "."
         picture = curves.draw(metrics_file.read(folder), name)
     try:
+        storage.make_folder(output.parent)
         picture.savefig(output)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write {output}: {io_errors.message(error)}") from error
