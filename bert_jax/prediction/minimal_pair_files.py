@@ -11,6 +11,7 @@ from matplotlib import figure
 from bert_jax import terminal
 from bert_jax.errors import UserError
 from bert_jax.prediction import text_files
+from bert_jax.tasks import task_files
 
 GOOD, BAD = "sentence_good", "sentence_bad"  # fields of BLiMP's files
 ALL = "all pairs"
@@ -97,14 +98,14 @@ def write(
     measured: dict[str, Accuracy],
     title: str,
 ) -> None:
-    """Write `pairs.jsonl` with the scores, `accuracy.json` and `accuracy.png`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "pairs.jsonl").open("w", encoding="utf-8") as file:
-        for pair, (good, bad) in zip(pairs, scores, strict=True):
-            line = pair | {"score_good": good, "score_bad": bad}
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    """Write `pairs.jsonl` with the scores, and `accuracy.json` and `accuracy.png`."""
+    scored = (
+        pair | {"score_good": good, "score_bad": bad}
+        for pair, (good, bad) in zip(pairs, scores, strict=True)
+    )
+    task_files.write_json_lines(folder / "pairs.jsonl", scored)
     results = {name: x._asdict() for name, x in measured.items()}
-    (folder / "accuracy.json").write_text(json.dumps(results, indent=2) + "\n")
+    task_files.write(folder / "accuracy.json", json.dumps(results, indent=2) + "\n")
     with warnings.catch_warnings():
         # Letters that the font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)

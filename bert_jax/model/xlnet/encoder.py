@@ -68,11 +68,8 @@ class XLNetEncoder(encoder.Encoder):
         followed by the second stream.
 
         Raises:
-          ValueError: Rows are packed; or `read_at` is given, and all states or
-            probabilities are wanted.
+          ValueError: `read_at` is given, and all states or probabilities are wanted.
         """
-        if inputs.positions is not None or inputs.documents is not None:
-            raise ValueError("packed rows have more than one [CLS]")
         c, length = self.config, inputs.input_ids.shape[1]
         x = self.embeddings(inputs, randomness.fold_in(dropout_keys, "embeddings"))
         if targets is not None:
