@@ -61,7 +61,7 @@ def pretrain(
       Interrupted: The run was asked to stop, and has saved a checkpoint.
     """
     source = None
-    with session.prepare(config.loop) as ledger:
+    with session.prepare(config) as ledger:
         corpora = mixture.open_corpora(config.data.folders)
         mixture.check_counts(config, corpora)
         if warning := mixture.held_out_warning(corpora):

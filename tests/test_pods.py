@@ -183,26 +183,29 @@ from bert_jax.run import command_line, pretrain
 process = sys.argv[-1][-1]
 sys.argv = [a.replace("CORPUS", {corpora}[process != "1"]) for a in sys.argv]
 sys.argv = [a.replace("NUMBER", str(1 + int(process))) for a in sys.argv]
+sys.argv = [a for a in sys.argv if process == "0" or "ONLY_0" not in a]
 command_line.main(pretrain.main, pretrain.define_flags)
 """
 
 
-@pytest.mark.parametrize("differs", ["corpus", "workdir", "config"])
+@pytest.mark.parametrize("differs", ["corpus", "workdir", "config", "init_from"])
 def test_an_error_in_one_process_ends_all(differs, corpus, tmp_path):
-    """A corpus is missing on one host, each has a workdir of its own, or a config."""
+    """One host lacks the corpus, or has another workdir, config or source."""
     nowhere = str(tmp_path / "nowhere") if differs == "corpus" else str(corpus.folder)
     script = PER_PROCESS.format(corpora=[nowhere, str(corpus.folder)])
     moved = dataclasses.replace(corpus, folder="CORPUS")
     workdir = tmp_path / ("placeNUMBER" if differs == "workdir" else "run")
     fields = "loop.eval_every", "optimizer.learning_rate"
     numbers = [f"--config.{field}=NUMBER" for field in fields]
-    flags = runs.flags_of(moved, workdir, *numbers * (differs == "config"))
+    changes = {"config": numbers, "init_from": ["--config.init_from=ONLY_0"]}
+    flags = runs.flags_of(moved, workdir, *changes.get(differs, ()))
     done = runs.run(runs.launch(2, 1, [sys.executable, "-c", script, *flags]))
     assert done.process.returncode == 2 and "Traceback" not in done.text, done.text
     message = {
         "corpus": f"no corpus in {nowhere}",
         "workdir": "process 1 does not see the ",
         "config": f"differs from process 0 in {', '.join(fields)}; give",
+        "init_from": "differs from process 0 in init_from; give",
     }[differs]
     errors = [line for line in done.lines if "error: " in line]
     assert errors and all(message in line for line in errors), done.text

@@ -56,7 +56,8 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
       UserError: Config, files, checkpoint, devices or workdir are invalid.
       Interrupted: The run was asked to stop, and has saved a checkpoint.
     """
-    processes.call_on_main(lambda: _check_repeats(config.repeats, storage.path(folder)))
+    with session.prepare(config):
+        _check_repeats(config.repeats, storage.path(folder))
     if config.repeats == 1:
         return _finetune_once(config, folder)[1]
     scores = {}
@@ -144,7 +145,7 @@ def _finetune_once(
     config: config_lib.FinetuneConfig, folder: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run once. Return the scores and the content of results.json."""
-    with session.prepare(config.loop) as ledger:
+    with session.prepare(config) as ledger:
         source = warm_start.find_source(config, folder)
         tokenizer = source.metadata.tokenizer
         encoder = initialise.encoder_config(config, source.metadata.encoder)

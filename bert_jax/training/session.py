@@ -33,18 +33,27 @@ from bert_jax.training.run_description import Run
 
 
 @contextlib.contextmanager
-def prepare(config: config_lib.LoopConfig) -> Iterator[goodput.Ledger]:
+def prepare(
+    config: config_lib.PretrainConfig | config_lib.FinetuneConfig,
+) -> Iterator[goodput.Ledger]:
     """Context in which a run reads its inputs: an error in one process ends all.
 
     Nothing inside may wait for other processes. Yields the account of wall time, which
     starts here.
+
+    Raises:
+      UserError: Processes have different configs, or one of them had an error.
     """
     ledger = goodput.Ledger()
-    with watchdog.watch(config.hang_seconds), processes.raise_in_all():
-        if config.compilation_cache:
-            cache = os.fspath(storage.path(config.compilation_cache))
-            jax.config.update("jax_compilation_cache_dir", cache)
-        yield ledger
+    with watchdog.watch(config.loop.hang_seconds):
+        with processes.raise_in_all():
+            # Before the first compilation, when JAX opens its cache.
+            if config.loop.compilation_cache:
+                cache = os.fspath(storage.path(config.loop.compilation_cache))
+                jax.config.update("jax_compilation_cache_dir", cache)
+        workdir.check_that_all_agree(config)
+        with processes.raise_in_all():
+            yield ledger
 
 
 @contextlib.contextmanager

@@ -20,9 +20,10 @@ from bert_jax.training import metrics_file, processes, restore
 T = TypeVar("T")
 
 _HAD_CHECKPOINT = "had_checkpoint"
+_CACHE = "loop.compilation_cache"
 # Fields with paths, which may differ by host. Fingerprints compare their contents.
 _PATHS = {
-    *("init_from", "objective.teacher", "data.corpus", "loop.compilation_cache"),
+    *("init_from", "objective.teacher", "data.corpus"),
     *(f"task.{name}" for name in ("folder", "train", "eval", "test")),
 }
 
@@ -64,26 +65,42 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
                     _write_first_start(folder)
                     storage.write_text(folder / "config.json", text)
         _check_that_all_see(folder)
-        _check_that_all_agree(config)
+        check_that_all_agree(config)
         yield folder
 
 
-def _check_that_all_agree(config: Any) -> None:
-    """Check that all processes have the same config, except for paths."""
-    values = processes.call_on_main(lambda: config_lib.to_dict(config))
-    of_main = config_lib.from_dict(type(config), values)
+def check_that_all_agree(config: Any) -> None:
+    """Check that all processes have the same config. A path may differ, not be missing.
+
+    To be called before a run reads a checkpoint: processes with different configs would
+    wait for each other at different places.
+
+    Raises:
+      UserError: A process differs from process 0.
+    """
+    own = dict(_values(config_lib.to_dict(config)))
+    of_main = processes.call_on_main(lambda: own)
     with processes.raise_in_all():
-        lines = [
-            *config_lib.differences(of_main, config, free=False),
-            *config_lib.differences(of_main, config, free=True),
-        ]
-        fields = {line.partition(":")[0] for line in lines} - _PATHS
+        fields = own.keys() | of_main.keys()
+        fields = {f for f in fields if own.get(f) != of_main.get(f)}
         if fields:
             raise UserError(
                 f"process {jax.process_index()} differs from process 0 in "
                 f"{', '.join(sorted(fields))}; give all processes the same arguments, "
                 "code and data"
             )
+
+
+def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each field. The value of a path is whether it is set."""
+    if isinstance(value, dict):
+        for name, child in value.items():
+            yield from _values(child, f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for i, child in enumerate(value):
+            yield from _values(child, f"{path}[{i}]")
+    elif path != _CACHE:  # not all hosts need one
+        yield path, bool(value) if path in _PATHS else value
 
 
 def _check_that_all_see(folder: storage.Path) -> None:
