@@ -202,8 +202,10 @@ def test_sample_is_from_everywhere_and_counts_bytes(tmp_path):
     plain = "\n\n".join(texts).encode()
     (tmp_path / "a.txt").write_bytes(plain)
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(plain))
-    # By default, one row group has up to a million rows.
-    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
+    # By default, one row group has up to a million rows. Another column is no text.
+    vectors = [[random.random() for _ in range(99)] for _ in texts]
+    table = pyarrow.table({"text": texts, "vector": vectors})
+    parquet.write_table(table, tmp_path / "a.parquet")
     for name in ("a.txt", "a.txt.gz", "a.parquet"):
         kind = "parquet" if name == "a.parquet" else "text"
         source = sources.Source(str(tmp_path / name), kind, split_bytes=5000)
@@ -235,6 +237,14 @@ def test_large_and_small_files_have_their_share_of_a_sample(kind, tmp_path):
     assert 0.6 < share < 0.85
     # How well a file compresses is an estimate.
     assert 40_000 < sum(map(len, got)) < 120_000
+
+
+def test_a_file_without_the_column_of_texts_has_no_sample(tmp_path):
+    for columns in ({}, {"other": ["a"]}):
+        parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+        source = sources.Source(str(tmp_path / "a.parquet"), "parquet")
+        with pytest.raises(UserError, match="has no column 'text' of texts"):
+            vocabulary.sample(source, 100)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

@@ -11,7 +11,6 @@ Lines may end in line feeds, carriage returns or both. Memory use does not grow 
 file.
 """
 
-import contextlib
 import dataclasses
 import functools
 import io
@@ -73,7 +72,8 @@ class Section:
     start: int
     end: int  # exclusive
     checksum: str = ""  # of the file, from a store's listing; "" if there is none
-    label: str = ""  # name in the corpus, which is the same wherever the file is
+    # Path without the folders that all input files share; "" if there are no files.
+    label: str = ""
 
 
 def documents(
@@ -322,23 +322,42 @@ def _parquet_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
                     lines.report(f"no text in {text_field!r}; left out")
 
 
-def row_group_sizes(name: str) -> dict[int, int]:
-    """Return the unpacked bytes of each row group of a Parquet file, by its first byte.
+def row_group_sizes(name: str, text_field: str) -> dict[int, int]:
+    """Return the unpacked bytes of text in each row group of a Parquet file.
 
-    A damaged file, which is reported when its rows are read, has none.
+    Keys are the first bytes of the groups. A damaged file has none; it is reported when
+    its rows are read.
+
+    Raises:
+      Unavailable: The file cannot be read now.
     """
     from pyarrow import parquet  # slow to import
 
-    with contextlib.suppress(*file_kinds.DAMAGE), file_kinds.unpacked(name) as stream:
-        metadata = parquet.ParquetFile(stream).metadata
-        groups = list(map(metadata.row_group, range(metadata.num_row_groups)))
-        return {_first_byte(group): group.total_byte_size for group in groups}
-    return {}
+    try:
+        with file_kinds.unpacked(name) as stream:
+            metadata = parquet.ParquetFile(stream).metadata
+            groups = list(map(metadata.row_group, range(metadata.num_row_groups)))
+    except file_kinds.DAMAGE as error:
+        if io_errors.is_transient(error):
+            shown = terminal.printable(name)
+            raise Unavailable(f"{shown} cannot be read now: {error}") from error
+        return {}
+    return {
+        _first_byte(group): sum(
+            column.total_uncompressed_size
+            for column in map(group.column, range(group.num_columns))
+            if column.path_in_schema == text_field
+        )
+        for group in groups
+    }
 
 
 def _first_byte(group: "pyarrow.parquet.RowGroupMetaData") -> int:
-    pages = (group.column(j) for j in range(group.num_columns))
-    return min(page.dictionary_page_offset or page.data_page_offset for page in pages)
+    """Return the byte of a file at which a row group begins."""
+    pages = (group.column(i) for i in range(group.num_columns))
+    return min(
+        (p.dictionary_page_offset or p.data_page_offset for p in pages), default=0
+    )
 
 
 def _is_text(kind: pyarrow.DataType) -> bool:

@@ -108,9 +108,9 @@ def _report_lost_marks(texts: list[str]) -> None:
 def sample(source: sources.Source, sample_bytes: int) -> list[str]:
     """Read lines from splits in random order, up to an amount of text in UTF-8.
 
-    A compressed file, or a row group of a Parquet file, can make a large split. All of
-    these are read, and a random part of their lines is taken: the sample is neither
-    their beginning nor without them.
+    A compressed file, or a row group of a Parquet file, can make a large split. Every
+    large split is read to its end, and a random part of its lines is taken, so that the
+    sample covers all of it. Small splits are read until they have their share.
     """
     lines: list[str] = []
     problems = Problems()
@@ -119,7 +119,8 @@ def sample(source: sources.Source, sample_bytes: int) -> list[str]:
     rng.shuffle(planned)
     totals, largest = _text_bytes(planned, source)
     is_large = largest > 4 * source.split_bytes
-    part, wanted = 1.0, float(sample_bytes)  # of a large split; of all small ones
+    # Share of the text of a large split; bytes of text of all small ones.
+    part, wanted = 1.0, float(sample_bytes)
     if is_large.any():
         share = sample_bytes / totals.sum()
         part, wanted = min(1.0, share), share * totals[~is_large].sum()
@@ -153,16 +154,20 @@ def sample(source: sources.Source, sample_bytes: int) -> list[str]:
 def _text_bytes(
     planned: Sequence[sources.InputSplit], source: sources.Source
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate the text in each split, and in its largest part that nothing divides.
+    """Estimate the bytes of text in each split, and in its largest indivisible part.
 
-    Such parts are compressed files, and row groups of Parquet files. Both results are
-    int [splits].
+    Indivisible parts are compressed files, and row groups of Parquet files. Both
+    results are int [splits].
     """
     if source.format == "parquet":
         names = sorted({section.name for split in planned for section in split})
+        fields = itertools.repeat(source.text_field)
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-            sizes = pool.map(document_files.row_group_sizes, names)
-            groups = dict(zip(names, sizes, strict=True))
+            sizes = pool.map(document_files.row_group_sizes, names, fields)
+            shown = terminal.progress_bar(
+                iterable=sizes, total=len(names), desc="reading metadata"
+            )
+            groups = dict(zip(names, shown, strict=True))
         undivided = [
             [
                 size
