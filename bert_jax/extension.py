@@ -11,7 +11,7 @@ import tokenizers
 
 from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import sources, vocabulary
+from bert_jax.corpus import sources, text_sample
 from bert_jax.errors import UserError
 from bert_jax.interop import convert, lazy_checkpoint
 from bert_jax.interop import output as output_lib
@@ -85,7 +85,7 @@ def extend(
             f"{checkpoint} has a {tokenizer.model_type} vocabulary"
             + ("" if has_words else " and no pre-tokenizer")
         )
-    texts = vocabulary.sample(source, sample_bytes)
+    texts = text_sample.read(source, sample_bytes)
     terminal.say(f"{checkpoint}: {tokenizer.vocab_size:,} tokens")
     found = find_words(tokenizer, texts, min_count)[:words]
     if not found:

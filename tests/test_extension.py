@@ -13,7 +13,7 @@ from commands import assert_refused, call, succeed
 
 from bert_jax import extension
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import sources, vocabulary
+from bert_jax.corpus import sources, text_sample
 from bert_jax.errors import UserError
 from bert_jax.interop import lazy_checkpoint
 from bert_jax.tokenizer import pipelines
@@ -141,7 +141,7 @@ def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
             (at,) = new.encode(word)
             pieces = rows[np.array(old.encode(word))]
             np.testing.assert_allclose(value[at], pieces.mean(0), rtol=1e-6, atol=1e-9)
-    texts = vocabulary.sample(source(text), 9**9)
+    texts = text_sample.read(source(text), 9**9)
     sizes = [sum(map(len, t.encode_batch(texts))) for t in (old, new)]
     assert (
         "2 new words, of which 0 replace unused tokens; the text has "

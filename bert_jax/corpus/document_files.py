@@ -72,7 +72,7 @@ class Section:
     start: int
     end: int  # exclusive
     checksum: str = ""  # of the file, from a store's listing; "" if there is none
-    # Path without the folders that all input files share; "" if there are no files.
+    # Path of an input file, without the folders that all of them share; else "".
     label: str = ""
 
 

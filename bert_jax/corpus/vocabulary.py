@@ -7,7 +7,6 @@ number of tokens is too small for its characters.
 """
 
 import collections
-import concurrent.futures
 import io
 import itertools
 import json
@@ -16,14 +15,12 @@ import re
 import unicodedata
 from collections.abc import Collection, Sequence
 
-import numpy as np
 import sentencepiece
 import tokenizers
 
 from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import document_files, file_kinds, sources
-from bert_jax.corpus.document_files import Problems
+from bert_jax.corpus import sources, text_sample
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import Tokenizer, pipelines, sentencepiece_model
 from bert_jax.tokenizer.special_tokens import (
@@ -35,16 +32,12 @@ from bert_jax.tokenizer.special_tokens import (
 # More than any published vocabulary has. Trainers crash at far larger sizes.
 MAX_VOCAB_SIZE = 1_000_000
 _MAX_LINE_BYTES = 1 << 24
-_READERS = 16  # threads that read the metadata of Parquet files
 # Largest number of lines for SentencePiece; a random sample of this size is enough.
 _MAX_LINES = 2_000_000
 # A WordPiece vocabulary has the most frequent characters of the text: this many, and
 # more if they cover less than this part of the text.
 _MIN_ALPHABET = 1000
 _COVERAGE = 0.9995
-# Longer runs of letters are cut. Learning from a run takes time that grows with more
-# than its length, and SentencePiece fails at a megabyte.
-_LONG_RUN = re.compile(r"\S{1000}")
 # Scripts whose words can be read without accents.
 _EUROPEAN = ("LATIN", "GREEK", "CYRILLIC", "COMBINING")
 # Fraction of changed characters of other scripts that causes a warning.
@@ -67,7 +60,7 @@ def learn(
       UserError: The input does not exist or holds no text, or `vocab_size` is too small
         or too large.
     """
-    texts = sample(source, sample_bytes)
+    texts = text_sample.read(source, sample_bytes)
     if strip_accents:
         _report_lost_marks(texts)
     megabytes = sum(len(text.encode("utf-8")) for text in texts) / 1e6
@@ -103,92 +96,6 @@ def _report_lost_marks(texts: list[str]) -> None:
             f"warning: stripping accents changes {share:.1%} of the characters, such "
             f"as {common}; use --nostrip_accents to keep this script intact"
         )
-
-
-def sample(source: sources.Source, sample_bytes: int) -> list[str]:
-    """Read lines from splits in random order, up to an amount of text in UTF-8.
-
-    A compressed file, or a row group of a Parquet file, can make a large split. Every
-    large split is read to its end, and a random part of its lines is taken, so that the
-    sample covers all of it. Small splits are read until they have their share.
-    """
-    lines: list[str] = []
-    problems = Problems()
-    planned = sources.plan(source)
-    rng = random.Random(0)
-    rng.shuffle(planned)
-    totals, largest = _text_bytes(planned, source)
-    is_large = largest > 4 * source.split_bytes
-    # Share of the text of a large split; bytes of text of all small ones.
-    part, wanted = 1.0, float(sample_bytes)
-    if is_large.any():
-        share = sample_bytes / totals.sum()
-        part, wanted = min(1.0, share), share * totals[~is_large].sum()
-    size = size_of_small = 0
-    with terminal.progress_bar(desc="reading text", unit="B", unit_scale=True) as bar:
-        for split, large in zip(planned, is_large, strict=True):
-            if not large and size_of_small >= wanted:
-                continue
-            for document in sources.read(split, source, problems):
-                if not large and size_of_small >= wanted:
-                    break
-                # Lines rather than documents: SentencePiece samples from many texts.
-                text = _LONG_RUN.sub(r"\g<0>\n", document.text)
-                if large and part < 1:
-                    chosen = (x for x in text.splitlines(True) if rng.random() < part)
-                    text = "".join(chosen)
-                lines += [line for line in re.split("[\r\n]", text) if line.strip()]
-                added = len(text.encode("utf-8"))
-                size += added
-                size_of_small += 0 if large else added
-                bar.update(added)
-    if size > 2 * sample_bytes:  # text that was compressed more than estimated
-        lines = [line for line in lines if rng.random() < sample_bytes / size]
-    terminal.warn(problems.count, problems.lines)
-    terminal.warn(len(problems.hints), problems.hints)
-    if not lines:
-        raise UserError(f"no text in {source.pattern or source.format}")
-    return lines
-
-
-def _text_bytes(
-    planned: Sequence[sources.InputSplit], source: sources.Source
-) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate the bytes of text in each split, and in its largest indivisible part.
-
-    Indivisible parts are compressed files, and row groups of Parquet files. Both
-    results are int [splits].
-    """
-    if source.format == "parquet":
-        names = sorted({section.name for split in planned for section in split})
-        fields = itertools.repeat(source.text_field)
-        with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-            sizes = pool.map(document_files.row_group_sizes, names, fields)
-            shown = terminal.progress_bar(
-                iterable=sizes, total=len(names), desc="reading metadata"
-            )
-            groups = dict(zip(names, shown, strict=True))
-        undivided = [
-            [
-                size
-                for section in split
-                for begin, size in groups[section.name].items()
-                if section.start <= begin < section.end
-            ]
-            for split in planned
-        ]
-        totals = list(map(sum, undivided))
-    else:
-        undivided = [
-            [
-                sources.text_bytes((section,))
-                for section in split
-                if section.name.endswith(file_kinds.COMPRESSIONS)
-            ]
-            for split in planned
-        ]
-        totals = list(map(sources.text_bytes, planned))
-    return np.array(totals), np.array([max(sizes, default=0) for sizes in undivided])
 
 
 # ---- the trainers
