@@ -34,8 +34,7 @@ def demo(config: DemoConfig, folder: str) -> str:
 
     Returns:
       The report, which is also written to report.txt, beside results.json and
-      curves.png. The picture also has the curves of a demo of BERT's recipe in
-      FOLDER/bert.
+      curves.png.
 
     Raises:
       UserError: The folder holds another demo, or cannot be written.
@@ -65,13 +64,10 @@ def demo(config: DemoConfig, folder: str) -> str:
         filled = prediction.load(str(path / "pretrain")).fill(list(BLANKS))
         blanks = report.describe_blanks(BLANKS, filled)
         text = f"{report.table(results)}\n\n{blanks}\n"
-        bert = path / report.BERT / "pretrain"
-        has_run = (bert / metrics_file.FILE).exists()
-        bert_records = metrics_file.read(bert) if has_run else ()
         with storage.writing(path):
             numbers = json.dumps(dataclasses.asdict(results), indent=2)
             storage.write_text(path / "results.json", f"{numbers}\n")
-            picture = report.draw(results, pretrained, finetuned, bert_records)
+            picture = report.draw(results, pretrained, finetuned)
             picture.savefig(path / "curves.png")
             storage.write_text(path / "report.txt", text)
         return text

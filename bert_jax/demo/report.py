@@ -17,8 +17,6 @@ from bert_jax.training import curves
 
 # The two ways to begin fine-tuning; also names of their folders.
 PRETRAINED, RANDOM = "pretrained", "random"
-# Folder in the workdir for a demo of the recipe's variant of this name.
-BERT = "bert"
 _HELD_OUT = ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
 
 
@@ -71,12 +69,10 @@ def draw(
     results: Results,
     pretrained: Sequence[dict[str, Any]],
     finetuned: dict[str, list[list[dict[str, Any]]]],
-    bert_records: Sequence[dict[str, Any]] = (),
 ) -> figure.Figure:
     """Draw the curves of pretraining and fine-tuning from records of metrics.jsonl.
 
-    `finetuned` has the records of each seed, by initial weights. Pretraining with
-    BERT's recipe, `bert_records`, is drawn as dashed lines.
+    `finetuned` has the records of each seed, by initial weights.
     """
     baselines = {
         "mlm_accuracy": (results.most_frequent_token, "most frequent token"),
@@ -87,7 +83,6 @@ def draw(
         "A small encoder on the documentation of Python packages",
         baselines=baselines,
         finetuned={f"{name} weights": runs for name, runs in finetuned.items()},
-        other_run=("BERT's recipe", bert_records) if bert_records else None,
     )
 
 

@@ -42,7 +42,6 @@ def draw(
     *,
     baselines: dict[str, tuple[float, str]] | None = None,
     finetuned: dict[str, list[list[Record]]] | None = None,
-    other_run: tuple[str, Sequence[Record]] | None = None,
 ) -> figure.Figure:
     """Plot the curves of a run: training as lines, held-out evaluation with dots.
 
@@ -55,8 +54,6 @@ def draw(
       baselines: An additional baseline of a metric, and its label, by metric.
       finetuned: Records of fine-tuning runs with different seeds, by label. They get
         another panel, with the mean and the range of their accuracy.
-      other_run: Label and records of another run, whose held-out losses and accuracies
-        are dashed lines.
 
     Raises:
       UserError: There is nothing to plot.
@@ -75,7 +72,7 @@ def draw(
     for axis, (label, drawn) in zip(grid, panels, strict=False):
         for i, name in enumerate(drawn):
             baseline = (baselines or {}).get(name)
-            _draw_metric(axis, records, name, f"C{i}", baseline, other_run)
+            _draw_metric(axis, records, name, f"C{i}", baseline)
         axis.set_ylabel(label + _unit(drawn))
         if label.startswith(("loss", "accuracy")):
             _add_legend(axis)
@@ -168,9 +165,8 @@ def _draw_metric(
     name: str,
     color: str,
     baseline: tuple[float, str] | None,
-    other_run: tuple[str, Sequence[Record]] | None,
 ) -> None:
-    """Draw a metric in training and evaluation, its baselines, and another run's.
+    """Draw a metric in training and evaluation, and its baselines.
 
     Evaluation on each corpus of a mixture is a thin line.
     """
@@ -182,8 +178,6 @@ def _draw_metric(
     for each, marker in zip(of_corpora, _CORPUS_MARKERS, strict=False):
         style = {"label": f"{label}, {each.rpartition('/')[0]}", "marker": marker}
         plot(records, name=each, split="eval", linewidth=0.5, markersize=4, **style)
-    if other_run:
-        plot(other_run[1], split="eval", label=f"{label}, {other_run[0]}", ls="--")
     known = _baselines(records, name)
     if baseline:
         known[baseline[1]] = baseline[0]
