@@ -402,6 +402,42 @@ def test_settings_that_contradict_the_pipeline_are_refused(
     checkpoints.find(source)
 
 
+@pytest.mark.parametrize(
+    ("settings", "part", "values", "reason"),
+    [
+        (
+            {"tokenizer_class": "BertTokenizer"},
+            "normalizer",
+            {"lowercase": False},
+            "do_lower_case is True by default in the BertTokenizer of",
+        ),
+        # Without a class, the one of the model; null is no value.
+        ({"do_lower_case": None}, "normalizer", {"lowercase": False}, "do_lower_case"),
+        ({"do_lower_case": True}, "normalizer", {"strip_accents": False}, "strip_"),
+        ({}, "normalizer", {"handle_chinese_chars": False}, "tokenize_chinese_chars"),
+        (
+            {"tokenizer_class": "RobertaTokenizerFast"},
+            "pre_tokenizer",
+            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True},
+            "add_prefix_space is False by default in the RobertaTokenizerFast",
+        ),
+    ],
+)
+def test_defaults_that_contradict_the_pipeline_are_refused(
+    settings, part, values, reason, folder
+):
+    """The classes of `transformers` build the pipeline anew by their defaults."""
+    source = folder("bare")
+    (source / "tokenizer_config.json").write_text(json.dumps(settings))
+    checkpoints.find(source)  # the pipeline has the defaults
+    pipeline = json.loads((source / "tokenizer.json").read_text())
+    edit(source / "tokenizer.json", **{part: pipeline[part] | values})
+    refused(source, f"{reason}.*; make them equal in tokenizer_config.json, or set")
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (source / "tokenizer_config.json").write_text(json.dumps(settings))
+    checkpoints.find(source)
+
+
 def test_a_model_whose_pairs_have_one_segment(folder):
     """Its second row of the table is not read, as with both rows equal to the first."""
     source = folder("classification")

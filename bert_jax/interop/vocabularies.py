@@ -49,6 +49,8 @@ _CLASSES = (
     "(Albert|Bert|DebertaV2|DistilBert|Electra|GPT2|PreTrained|Roberta|XLNet)Tokenizer(Fast)?"
     "|TokenizersBackend"
 )
+# Class that uses a `tokenizer.json` as it is.
+_AS_IT_IS = "PreTrainedTokenizerFast"
 # Classes that number the two texts of a pair unless the settings say otherwise. Before
 # release 5 of `transformers`, that was the default of all classes.
 _WITH_SEGMENTS = ("BertTokenizer", "DebertaV2Tokenizer")
@@ -58,6 +60,28 @@ _REPLACED = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
     "add_prefix_space": "add_prefix_space",
+}
+# Their defaults in `transformers`, for the classes that build a pipeline from the
+# settings and the vocabulary, and the `model_type`s that have these classes.
+_BERT_DEFAULTS = {
+    "do_lower_case": True,
+    "strip_accents": None,  # as lower-casing
+    "tokenize_chinese_chars": True,
+}
+_BYTE_BPE_DEFAULTS = {"add_prefix_space": False}
+_DEFAULTS = {
+    "BertTokenizer": _BERT_DEFAULTS,
+    "DistilBertTokenizer": _BERT_DEFAULTS,
+    "ElectraTokenizer": _BERT_DEFAULTS,
+    "GPT2Tokenizer": _BYTE_BPE_DEFAULTS,
+    "RobertaTokenizer": _BYTE_BPE_DEFAULTS,
+}
+_CLASS_OF_MODEL = {
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "nomic_bert": "BertTokenizer",
+    "roberta": "RobertaTokenizer",
 }
 # Settings that are true or false.
 _SWITCHES = (*_REPLACED, "do_basic_tokenize", "keep_accents", "split_by_punct")
@@ -124,7 +148,7 @@ def _read_settings(folder: storage.Path) -> dict[str, Any]:
 def _check_settings_agree(
     folder: storage.Path, tokenizer: Tokenizer, settings: Mapping[str, Any]
 ) -> None:
-    """Check that `transformers` would use the pipeline as it is."""
+    """Check that no setting or default of `transformers` changes the pipeline."""
     values = tokenizer.steps()
     kinds = {step["type"] for step in token_texts.all_steps(values["normalizer"])}
     for name, kind, refused in (
@@ -136,16 +160,28 @@ def _check_settings_agree(
                 f"{folder}: {name} is {refused} in {SETTINGS_FILE}, and "
                 f"{PIPELINE_FILE} has the step {kind}; make them agree"
             )
+    model = json_files.read_or_empty(folder / "config.json")
+    of_model = _CLASS_OF_MODEL.get(str(model.get("model_type")))
+    name = settings.get("tokenizer_class") or model.get("tokenizer_class") or of_model
+    used = _DEFAULTS.get(str(name).removesuffix("Fast"), {}) | settings
     for step in token_texts.all_steps([values["normalizer"], values["pre_tokenizer"]]):
-        for name, in_step in _REPLACED.items():
-            value = step.get(in_step)
-            if in_step == "strip_accents" and value is None:
-                value = step.get("lowercase")  # the default
-            if name in settings and in_step in step and settings[name] != value:
-                raise UserError(
-                    f"{folder}: {name} is {settings[name]} in {SETTINGS_FILE}, and "
-                    f"{in_step} is {value} in {PIPELINE_FILE}; make them equal"
-                )
+        for setting, in_step in _REPLACED.items():
+            if setting not in used or in_step not in step:
+                continue
+            wanted, value = used[setting], step[in_step]
+            if in_step == "strip_accents":
+                wanted = used["do_lower_case"] if wanted is None else wanted
+                value = step["lowercase"] if value is None else value
+            if wanted == value:
+                continue
+            origin, remedy = f"in {SETTINGS_FILE}", ""
+            if setting not in settings:
+                origin = f"by default in the {name} of transformers"
+                remedy = f" in {SETTINGS_FILE}, or set tokenizer_class to {_AS_IT_IS}"
+            raise UserError(
+                f"{folder}: {setting} is {wanted} {origin}, and {in_step} is "
+                f"{value} in {PIPELINE_FILE}; make them equal{remedy}"
+            )
 
 
 def _older_pipeline(
