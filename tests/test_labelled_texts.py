@@ -156,12 +156,14 @@ def test_a_test_file_may_lack_labels(header, tmp_path):
     path.write_text("text\tlabel\none\t0\ntwo\t\n")
     assert 'line 3: label is "", not a label' in refusal(path, needs_labels=False)
     path = tmp_path / "a.jsonl"
-    for unknown in ("null", "NaN", "-1", '" "'):
+    for unknown in ("null", "NaN", "-1", "-1.0", '" "'):
         rows = [{"text": text, "label": "UNKNOWN"} for text in ("one", "two")]
         lines = "\n".join(map(json.dumps, rows))
         path.write_text(lines.replace('"UNKNOWN"', unknown))
         assert labelled_texts.read(path, needs_labels=False) == unlabelled
     path = tmp_path / "a.tsv"
+    path.write_text("text\tlabel\none\tNaN\ntwo\t\n")
+    assert labelled_texts.read(path, needs_labels=False) == unlabelled
     path.write_text("text\tlabel\none\t-1\ntwo\t1\n")
     read = labelled_texts.read(path, needs_labels=False)
     assert [example.label for example in read] == ["-1", "1"]

@@ -92,11 +92,11 @@ def write_tsv(path: pathlib.Path, examples: Iterable[Example]) -> None:
 def _has_labels(rows: list[tuple[int, dict[str, Any]]], name: str) -> bool:
     """Return whether there is a column of this name with labels.
 
-    Test sets of Hugging Face's `datasets` have -1 in place of each label.
+    Test sets of Hugging Face's `datasets` have -1 or -1.0 in place of each label.
     """
     values = {str(fields.get(name, "")).strip() for _, fields in rows}
     # As JSON, a missing value is null, or NaN as Python writes it.
-    return not values <= {"", "-1", "None", "nan"}
+    return not values <= {"", "-1", "-1.0", "None", "nan", "NaN"}
 
 
 def text_of(fields: dict[str, Any], name: str, where: str) -> str:
