@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import shutil
+import signal
 import statistics
 import types
 
@@ -417,6 +418,37 @@ def test_stops_and_kills_while_the_best_state_is_scored_or_saved(
     (record,) = [r for r in runs.metrics(folder) if r["split"] == "eval"]
     assert [p.name for p in (folder / "best").iterdir()] == [str(record["step"])]
     assert expected["step"] == record["step"]
+
+
+def test_a_request_after_the_last_step_keeps_the_next_seed_from_training(
+    pretrained, task, tmp_path, monkeypatch, request
+):
+    config = make_config(pretrained, task, epochs=0.1, repeats=2)
+    handler = signal.getsignal(signal.SIGTERM)  # ignored in a process that exits
+    request.addfinalizer(lambda: signal.signal(signal.SIGTERM, handler))
+    close = checkpoint.Checkpoints.close
+
+    def close_and_ask(checkpoints):
+        close(checkpoints)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    class Exited(Exception):
+        pass
+
+    def exit_process():
+        raise Exited
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoints, "close", close_and_ask)
+        patch.setattr(interrupts, "_exit", exit_process)
+        with pytest.raises(Exited):
+            finetuning.finetune(config, str(tmp_path))
+    assert [path.name for path in tmp_path.glob("seed-*")] == ["seed-0"]
+    assert not (tmp_path / "seed-0/results.json").exists()
+    assert list(finetuning.finetune(config, str(tmp_path))["runs"]) == [
+        "seed-0",
+        "seed-1",
+    ]
 
 
 def test_scoring_sends_a_heartbeat_after_each_batch(pretrained, task):

@@ -163,7 +163,7 @@ def _finetune_once(
         change = functools.partial(
             initialise.load_initial_params, config, run, source.path
         )
-        state = session.train(opened, change)
+        state = session.train(opened, change, more_follows=True)
         (phase,) = run.phases
         engine.params = state.params
         rows_at_once = phase.batch_size // phase.micro_batches

@@ -100,11 +100,15 @@ def train(
     change_initial: Callable[
         [step_lib.TrainState], step_lib.TrainState
     ] = lambda state: state,
+    *,
+    more_follows: bool = False,
 ) -> step_lib.TrainState:
     """Train to the last step, from the newest checkpoint if there is one.
 
     `change_initial` changes the initial state; it is not called when a run resumes.
     The result is the best state if it is kept, or else the last. Both are saved.
+    With `more_follows`, a request to stop that comes after the last step ends the
+    process, because the caller goes on for a while, with predictions or another run.
 
     Raises:
       Interrupted: On SIGTERM or SIGINT, after saving. Before the first step of a phase,
@@ -154,6 +158,8 @@ def train(
                     everywhere=True,
                 )
         saver.checkpoints.close()
+        if more_follows:
+            stop_requests.exit_on_request()
         return state
 
 
