@@ -232,11 +232,11 @@ def test_sentencepiece_learns_from_a_sample_of_many_lines(documents, monkeypatch
     assert vocabulary.train_sentencepiece(documents, 300) == expected
 
 
-def test_byte_order_mark_and_line_ends_of_a_vocabulary_do_not_matter(
+def test_byte_order_mark_spaces_and_line_ends_of_a_vocabulary_do_not_matter(
     wordpiece, tmp_path
 ):
     path = tmp_path / "vocab.txt"
-    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(wordpiece.tokens).encode())
+    path.write_bytes(b"\xef\xbb\xbf" + " \t\r\n ".join(wordpiece.tokens).encode())
     assert vocabularies.read_wordpiece(path, True, True) == wordpiece
 
 

@@ -38,7 +38,7 @@ def bert_steps(
 
 
 def parse_wordpiece(text: bytes) -> list[str]:
-    """Parse a `vocab.txt` of BERT, with one token per line.
+    """Parse a `vocab.txt` of BERT: a token per line, perhaps with spaces around it.
 
     Raises:
       UserError: It is not UTF-8, or a line is empty.
@@ -48,6 +48,7 @@ def parse_wordpiece(text: bytes) -> list[str]:
         lines = text.decode("utf-8-sig").replace("\r\n", "\n").rstrip("\n").split("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"vocab.txt is damaged: {error}") from error
+    lines = [line.strip(" \t") for line in lines]
     if "" in lines:
         raise UserError(
             f"vocabulary, line {lines.index('') + 1}: no token on this line"
