@@ -44,10 +44,3 @@ def logits_of(model, params, pairs, *more, method=None):
         mask[i, : len(row)] = True
     inputs = Inputs(jnp.array(ids), jnp.array(mask), jnp.array(segments))
     return jax.tree.map(np.asarray, _apply(model, params, inputs, more, method))
-
-
-def softmax(values):
-    """Return the softmax over the last dimension, in float64."""
-    values = np.asarray(values, np.float64)
-    odds = np.exp(values - values.max(-1, keepdims=True))
-    return odds / odds.sum(-1, keepdims=True)

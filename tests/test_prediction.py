@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import assert_refused, call
-from reference_logits import TOKENIZER, WORDS, logits_of, softmax, words
+from reference_logits import TOKENIZER, WORDS, logits_of, words
 from saved import save
+from scipy import special
 from toy import TINY
 
 from bert_jax import config, prediction
@@ -45,7 +46,7 @@ def model(pretrained):
 
 def assert_filled(filled, logits, texts):
     """Compare guesses with logits [texts, P, V]."""
-    probabilities = softmax(logits)[..., : TOKENIZER.vocab_size]
+    probabilities = special.softmax(logits, axis=-1)[..., : TOKENIZER.vocab_size]
     are_words = np.arange(TOKENIZER.vocab_size) >= 5
     best = np.argsort(-probabilities * are_words, axis=-1)
     for i, (text, blanks) in enumerate(zip(texts, filled, strict=True)):
@@ -168,7 +169,7 @@ def test_next_probability_is_that_of_class_0(pretrained):
     logits = logits_of(
         heads.PretrainingModel(TINY), params, rows, np.zeros((3, 1), int)
     )
-    expected = 1 - softmax(logits["sentence"])[:, 1]
+    expected = 1 - special.softmax(logits["sentence"], axis=-1)[:, 1]
     assert expected.min() > 0.001 and expected.max() < 0.999
     got = [model.next_probability(*pair) for pair in pairs]
     assert got == pytest.approx(expected.tolist(), abs=1e-5)

@@ -35,8 +35,10 @@ def by_metric(
 
 
 def entropy(frequencies: np.ndarray) -> float:
-    """Return -sum p log p, in nats, of float64 frequencies [V]."""
-    return -_sum_x_log_x(frequencies)
+    """Return -sum p log p, in nats, of float64 [V], which need not sum to 1."""
+    from scipy import special  # slow to import
+
+    return float(special.entr(frequencies).sum())
 
 
 def masked_token(
@@ -61,12 +63,7 @@ def masked_token(
     kept = 1.0 - config.mask_token_rate - config.random_token_rate
     kept = max(kept, 0.0)  # 1 - 0.9 - 0.1 is a little less
     visible = p * (random + kept)
-    joint = (size - 1) * _sum_x_log_x(random * p) + _sum_x_log_x(visible)
-    loss = masked * entropy(p) + _sum_x_log_x(random + kept * p) - joint
+    joint = (size - 1) * entropy(random * p) + entropy(visible)
+    loss = masked * entropy(p) - entropy(random + kept * p) + joint
     guesses = np.maximum(visible, random * p.max())
     return float(loss), float(masked * p.max() + guesses.sum())
-
-
-def _sum_x_log_x(values: np.ndarray) -> float:
-    positive = values[values > 0]
-    return float((positive * np.log(positive)).sum())
