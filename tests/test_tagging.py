@@ -60,10 +60,23 @@ def test_columns_are_chosen(tmp_path):
     assert file.sentences == [conll.Sentence(1, ["The", "Rhine"], [])]
 
 
+def test_a_long_sentence_may_stand_beside_another_or_have_no_tags(tmp_path):
+    for text in ("a O\n" * 500, "a O\n" * 501 + "\na O\n"):
+        assert len(read(tmp_path / "a", text).sentences[0].words) >= 500
+    untagged = read(tmp_path / "a", "a\n" * 501, needs_tags=False)
+    assert len(untagged.sentences[0].words) == 501
+
+
 @pytest.mark.parametrize(
     ("text", "columns", "message"),
     [
         ("-DOCSTART- O\n\n", (), "a has no words"),
+        pytest.param(
+            "a O\n" * 501,
+            (),
+            "a: all 501 words are one sentence; a blank line must end each",
+            id="no blank line",
+        ),
         ("a O\nb\n", (), "line 2: 1 column, not 2 as in the first line with a word"),
         ("a\tO\n\tO\n", (), "line 2: the word is empty"),
         ("a O\nb O\n\nc\tO\n", (), "line 1: 1 column separated by tabs, as in line 4"),

@@ -12,6 +12,9 @@ from bert_jax import terminal
 from bert_jax.errors import UserError
 from bert_jax.tasks import task_files
 
+# Largest number of tagged words in the only sentence of a file.
+_LONGEST = 500
+
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
@@ -105,4 +108,9 @@ def read(
             current.tags.append(tag)
     if not sentences:
         raise UserError(f"{path} has no words")
+    if needs_tags and len(sentences) == 1 and len(sentences[0].words) > _LONGEST:
+        raise UserError(
+            f"{path}: all {len(sentences[0].words)} words are one sentence; a blank "
+            "line must end each sentence"
+        )
     return File(os.fspath(path), sentences, separator, is_tagged)
