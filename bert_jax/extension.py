@@ -33,7 +33,7 @@ class NewWord:
 
     @property
     def tokens_saved(self) -> int:
-        """Number of tokens that the word saves; an unknown word counts as two."""
+        """Number of tokens that the word saves; [UNK] counts as two pieces."""
         return self.count * max(1, len(self.pieces) - 1)
 
 
@@ -95,24 +95,7 @@ def extend(
         )
     before = sum(map(len, tokenizer.encode_batch(texts)))
     extended, ids = extend_tokenizer(tokenizer, [new.word for new in found])
-    # A published encoder may have more rows than its vocabulary has tokens.
-    size = max(original.metadata.encoder.vocab_size, extended.vocab_size)
-    encoder = dataclasses.replace(original.metadata.encoder, vocab_size=size)
-    saved = dict(original.metadata.config)
-    if "encoder" in saved:
-        saved["encoder"] = saved["encoder"] | {"vocab_size": size}
-    rows = encoder.padded_vocab_size
-    params = {
-        path: _with_rows(array, found, ids, rows)
-        if parameters.has_row_for_each_token(path)
-        else array
-        for path, array in original.params.items()
-    }
-    metadata = dataclasses.replace(
-        original.metadata, encoder=encoder, tokenizer=extended, config=saved
-    )
-    changed = dataclasses.replace(original, params=params, metadata=metadata)
-    convert.write_native(changed, output)
+    convert.write_native(_with_tokenizer(original, extended, found, ids), output)
     after = sum(map(len, extended.encode_batch(texts)))
     return ExtensionResult(
         words=found,
@@ -120,6 +103,32 @@ def extend(
         vocab_size=extended.vocab_size,
         share_saved=1 - after / before,
     )
+
+
+def _with_tokenizer(
+    original: lazy_checkpoint.LazyCheckpoint,
+    tokenizer: Tokenizer,
+    words: Sequence[NewWord],
+    ids: list[int],
+) -> lazy_checkpoint.LazyCheckpoint:
+    """Return the checkpoint with an extended tokenizer and rows for the new words."""
+    metadata = original.metadata
+    # A published encoder may have more rows than its vocabulary has tokens.
+    size = max(metadata.encoder.vocab_size, tokenizer.vocab_size)
+    encoder = dataclasses.replace(metadata.encoder, vocab_size=size)
+    config = dict(metadata.config)
+    if "encoder" in config:
+        config["encoder"] = config["encoder"] | {"vocab_size": size}
+    metadata = dataclasses.replace(
+        metadata, encoder=encoder, tokenizer=tokenizer, config=config
+    )
+    params = {
+        path: _with_rows(array, words, ids, encoder.padded_vocab_size)
+        if parameters.has_row_for_each_token(path)
+        else array
+        for path, array in original.params.items()
+    }
+    return dataclasses.replace(original, params=params, metadata=metadata)
 
 
 def _with_rows(
@@ -149,8 +158,8 @@ def find_words(
 
     The most useful words save the most tokens: count times saved tokens per occurrence.
     Numbers and words that are too long for the tokenizer are left out. So are words
-    around an added token, which is cut out of the text before the text has words, and
-    words that begin as a continuation does (`##`).
+    with an added token inside, which the tokenizer cuts out before it splits text, and
+    words that begin with `##`, the mark of a continuation.
     """
     pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
     between_spaces: collections.Counter[str] = collections.Counter()

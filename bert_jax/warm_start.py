@@ -1,4 +1,4 @@
-"""Checkpoints that runs start from, and how further pretraining starts from one."""
+"""Checkpoints that runs start from, and further pretraining from a checkpoint."""
 
 import dataclasses
 from collections.abc import Collection
@@ -206,34 +206,21 @@ def load_initial_params(
     left-to-right model initialises the head for masked tokens, and the reverse.
     """
     shapes = parameters.flatten(run.state_shapes.params)
-    in_source = dict(shapes)
-    for path, leaf in shapes.items():
-        if path in _ROWS:
-            rows = getattr(source.metadata.encoder, _ROWS[path])
-            in_source[path] = leaf.update(shape=(rows, *leaf.shape[1:]))
-    tree = parameters.unflatten(in_source)
-    loaded = checkpoints.load_params(source.path, tree)
-    for head, other in ("mlm_head", "lm_head"), ("lm_head", "mlm_head"):
-        if any(path.startswith(f"{head}/") for path in loaded.new):
-            also = checkpoints.load_params(source.path, {other: tree[head]})
-            has_more = any(path.startswith(f"{other}/") for path in also.ignored)
-            if also.new or has_more:
-                continue  # XLNet's `lm_head` has other parameters
-            renamed = {p.replace(other, head, 1): x for p, x in also.params.items()}
-            loaded = restore.Loaded(
-                params=loaded.params | renamed,
-                new=[path for path in loaded.new if path not in renamed],
-                ignored=sorted(set(loaded.ignored) & set(also.ignored)),
-            )
+    stored_shapes = dict(shapes)
+    tables = sorted(shapes.keys() & _ROWS.keys())
+    for path in tables:
+        rows = getattr(source.metadata.encoder, _ROWS[path])
+        stored_shapes[path] = shapes[path].update(shape=(rows, *shapes[path].shape[1:]))
+    loaded = _load_with_head(source, parameters.unflatten(stored_shapes))
     processes.say(loaded.describe(source.path))
     initial = parameters.flatten(state.params)
     with sharding.use(run.mesh):
-        for path in sorted(loaded.params):
-            has, wanted = in_source[path].shape[0], shapes[path].shape[0]
-            if has != wanted:
-                loaded.params[path] = _fitted(initial[path], loaded.params[path])
-                first, last = min(has, wanted), max(has, wanted) - 1
-                what = "new" if wanted > has else "dropped"
+        for path in tables:
+            stored, wanted = stored_shapes[path].shape[0], shapes[path].shape[0]
+            if path in loaded.params and stored != wanted:
+                loaded.params[path] = _fit_rows(initial[path], loaded.params[path])
+                first, last = min(stored, wanted), max(stored, wanted) - 1
+                what = "new" if wanted > stored else "dropped"
                 processes.say(f"  {path}: rows {first} to {last} are {what}")
     processes.say("  optimizer state and learning rate schedule start from scratch")
     if _repeats_rows(run.config, source.metadata.config):
@@ -243,6 +230,24 @@ def load_initial_params(
             "unless --config.seed has another value"
         )
     return dataclasses.replace(state, params=restore.merge(state.params, loaded))
+
+
+def _load_with_head(source: Source, tree: dict[str, Any]) -> restore.Loaded:
+    """Load parameters. The other head for tokens replaces a missing one."""
+    loaded = checkpoints.load_params(source.path, tree)
+    for head, other in ("mlm_head", "lm_head"), ("lm_head", "mlm_head"):
+        if not any(path.startswith(f"{head}/") for path in loaded.new):
+            continue
+        also = checkpoints.load_params(source.path, {other: tree[head]})
+        if also.new or any(path.startswith(f"{other}/") for path in also.ignored):
+            continue  # XLNet's `lm_head` has other parameters
+        renamed = {p.replace(other, head, 1): x for p, x in also.params.items()}
+        loaded = restore.Loaded(
+            params=loaded.params | renamed,
+            new=[path for path in loaded.new if path not in renamed],
+            ignored=sorted(set(loaded.ignored) & set(also.ignored)),
+        )
+    return loaded
 
 
 def _repeats_rows(config: config_lib.PretrainConfig, trained: dict[str, Any]) -> bool:
@@ -257,7 +262,7 @@ def _repeats_rows(config: config_lib.PretrainConfig, trained: dict[str, Any]) ->
     )
 
 
-def _fitted(initial: jax.Array, loaded: jax.Array) -> jax.Array:
+def _fit_rows(initial: jax.Array, loaded: jax.Array) -> jax.Array:
     """Return the initial table with its first rows replaced by the loaded ones."""
     rows = min(len(initial), len(loaded))
     fit = jax.jit(

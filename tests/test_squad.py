@@ -124,8 +124,8 @@ def test_windows_match_a_loop_over_tokens(kind, request):
                 )
                 assert made.has_most_context[row, position] == has_most
             assert made.question[row] == number
-            assert (made.first[row], made.token[row]) == (first, start)
-            assert made.count[row] == count
+            assert (made.row_start[row], made.context_start[row]) == (first, start)
+            assert made.size[row] == count
             row += 1
     assert row == len(made.question)
     too_long = len(tokenizer.encode(texts[1])) > 12
@@ -144,7 +144,7 @@ def test_answers_cover_each_token_with_any_of_their_characters(wordpiece):
     ]:
         begin = context.index(text)
         starts, ends = windows.positions(made, [begin], [begin + len(text)])
-        first, last = starts[0] - made.first[0], ends[0] - made.first[0]
+        first, last = starts[0] - made.row_start[0], ends[0] - made.row_start[0]
         offsets = made.offsets[0]
         assert context[offsets[first, 0] : offsets[last, 1]] == expected
 
@@ -158,8 +158,8 @@ def test_windows_without_the_complete_answer_point_to_cls(wordpiece):
     assert not starts[made.question == 1].any() and not ends[made.question == 1].any()
     has_all = 0
     for row in np.flatnonzero(made.question == 0):
-        at, first = made.first[row], made.token[row]
-        texts = made.offsets[0][first : first + made.count[row]]
+        at, first = made.row_start[row], made.context_start[row]
+        texts = made.offsets[0][first : first + made.size[row]]
         inside = texts[0, 0] <= begin and end <= texts[-1, 1]
         assert (starts[row] > 0) == (ends[row] > 0) == inside
         if inside:
@@ -275,7 +275,7 @@ def test_spans_without_a_new_text_hide_no_answer(byte_bpe):
     texts = [context[begin:end] for begin, end in made.offsets[0]]
     logits = np.full(made.rows["input_ids"].shape, -9, np.float32)
     for i, text in enumerate(texts):
-        logits[0, made.first[0] + i] = {"o": 1, "t": 0}.get(text, 2)
+        logits[0, made.row_start[0] + i] = {"o": 1, "t": 0}.get(text, 2)
     outputs = {"start_logits": logits, "end_logits": logits}
     for nbest in (1, 2):
         config = dataclasses.replace(config, nbest=nbest)
@@ -297,12 +297,14 @@ def test_answers_are_the_best_of_all_spans(no_answers, wordpiece):
             starts = outputs["start_logits"][row]
             ends = outputs["end_logits"][row]
             null.append(starts[0] + ends[0])
-            inside = range(made.first[row], made.first[row] + made.count[row])
+            inside = range(made.row_start[row], made.row_start[row] + made.size[row])
             for i in inside:
                 for j in range(i, min(i + 5, inside.stop)):
                     if made.has_most_context[row, i]:
                         places = made.offsets[number][
-                            np.array([i, j]) - made.first[row] + made.token[row]
+                            np.array([i, j])
+                            - made.row_start[row]
+                            + made.context_start[row]
                         ]
                         text = contexts[number][places[0, 0] : places[1, 1]]
                         score = starts[i] + ends[j]

@@ -1,4 +1,4 @@
-"""Build the splits of a corpus with Apache Beam, on a cluster or on this machine.
+"""Runner that builds splits with Apache Beam, on a cluster or on this machine.
 
 `make` returns a runner for `build.build`. Its workers call the same function as local
 processes do, and write the same files to the same folder. Beam itself only handles

@@ -37,7 +37,7 @@ Runner = Callable[
 _RUNE = "\u16a0"
 # Fraction of unknown tokens that causes a warning; a good vocabulary has far fewer.
 _MANY_UNKNOWN = 0.03
-# Sentences of a document, on average, below which a warning says that there are few.
+# Average number of sentences in a document below which a warning is printed.
 _FEW_SENTENCES = 1.5
 
 
@@ -70,7 +70,7 @@ def build(
     identity = build_state.identity(job, planned)
     storage.check_reachable(folder)
     if _is_complete(folder, identity):
-        # A build may have been killed before it did this. The disk may be read-only.
+        # A killed build may have left its state. The disk may be read-only.
         with contextlib.suppress(UserError, Unavailable):
             _remove_state(folder)
         return shards.open_corpus(folder)
@@ -88,20 +88,21 @@ def build(
         if not is_empty:
             _finish(folder, tokenizer, identity, results, problems)
     # The lock is closed by now: network file systems keep folders with open files.
-    if is_empty:  # nothing is worth keeping, and the corrected command needs the folder
-        for left in folder.glob("*.arrow*"):
-            left.unlink()
+    if not is_empty:
+        _remove_state(folder)
+        return shards.open_corpus(folder)
+    # Nothing is worth keeping, and the corrected command needs the folder.
+    for left in folder.glob("*.arrow*"):
+        left.unlink()
     _remove_state(folder)
-    if is_empty:
-        if held_out := sum(result.held_out.documents for result in results):
-            raise UserError(
-                f"no document is left for training: held_out={settings.held_out} "
-                f"holds out every document of the input ({held_out:,}); give more "
-                "text or a smaller fraction"
-            )
-        why = f" ({problems[0]})" if problems else ""
-        raise UserError(f"no document for training in the input{why}")
-    return shards.open_corpus(folder)
+    if held_out := sum(result.held_out.documents for result in results):
+        raise UserError(
+            f"no document is left for training: held_out={settings.held_out} holds out "
+            f"every document of the input ({held_out:,}); give more text or a smaller "
+            "fraction"
+        )
+    why = f" ({problems[0]})" if problems else ""
+    raise UserError(f"no document for training in the input{why}")
 
 
 def _remove_state(folder: storage.Path) -> None:

@@ -23,9 +23,9 @@ _READERS = 16  # threads that read results, because a store is slow to answer
 
 
 def identity(job: splits.Job, planned: list[sources.InputSplit]) -> dict[str, Any]:
-    """Return everything that determines a corpus, as JSON values.
+    """Return source, settings, tokenizer and hash of the input, as JSON values.
 
-    A build continues only if it is the same.
+    A build continues only if they are the same, but the input may be at another place.
     """
     return {
         "source": dataclasses.asdict(job.source),

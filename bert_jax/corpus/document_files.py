@@ -24,9 +24,9 @@ from xml.sax import saxutils
 
 import pyarrow
 
-from bert_jax import io_errors, terminal
+from bert_jax import terminal
 from bert_jax.corpus import file_kinds
-from bert_jax.errors import Unavailable, UserError
+from bert_jax.errors import UserError
 
 FORMATS = ("text", "jsonl", "wikiextractor", "parquet")
 _MAX_LINES = 20  # of problems
@@ -82,11 +82,12 @@ def documents(
     """Yield the texts of the documents that begin in a section of a file, in order.
 
     `text_field` is the field of a JSON object, or the column, that holds the text.
-    `problems` collects messages about bad input; its line, or the rest of the file, is
-    left out.
+    Bad lines, or the rest of a damaged file, are left out; `problems` collects messages
+    about them.
 
     Raises:
       UserError: The file does not exist, or has no such column.
+      Unavailable: The file cannot be read now.
     """
     shown = terminal.printable(section.name)
     if not section.end:
@@ -115,9 +116,8 @@ def documents(
         # It existed when the splits were planned. The corpus would lack it.
         raise UserError(f"{shown} was deleted, or is not on all machines") from error
     except (*file_kinds.DAMAGE, MemoryError) as error:
-        if io_errors.is_transient(error):
-            # The file may be intact: leaving out the rest would lose text.
-            raise Unavailable(f"{shown} cannot be read now: {error}") from error
+        # The file may be intact: leaving out the rest would lose text.
+        file_kinds.raise_if_transient(section.name, error)
         problems.add(
             f"{shown}: cannot be read to its end ({error}); "
             f"kept the {terminal.count(kept, 'document')} before{until}"
@@ -217,31 +217,35 @@ def _text_lines(lines: _Lines) -> Iterator[str | None]:
     for offset, line in lines:
         if not inside and offset >= lines.end:
             return
-        if offset == 0 and line.startswith("<doc "):
-            lines.problems.hint(
-                "the input looks like WikiExtractor output (a file begins with "
-                "'<doc '); use --format=wikiextractor to read it without the tags"
-            )
-        if offset == 0 and line.startswith('{"'):
-            lines.problems.hint(
-                "the input looks like JSON lines (a file begins with '{'); use "
-                "--format=jsonl to read their texts alone"
-            )
-        if line.strip():
-            if inside:
-                yield line
-                size += len(line)
+        if offset == 0:
+            _hint_at_other_formats(line, lines.problems)
+        if not line.strip():
+            yield None
+            inside, size = True, 0
+            if offset >= lines.end:
+                return
+        elif inside:
+            yield line
+            size += len(line)
             if size > _MAX_DOCUMENT_CHARS:
                 lines.problems.hint(
                     f"the input has documents of more than {_MAX_DOCUMENT_CHARS:,} "
                     "characters, which are cut; put blank lines between documents, or "
                     "use --format=jsonl"
                 )
-            continue
-        yield None
-        inside, size = True, 0
-        if offset >= lines.end:
-            return
+
+
+def _hint_at_other_formats(first_line: str, problems: Problems) -> None:
+    if first_line.startswith("<doc "):
+        problems.hint(
+            "the input looks like WikiExtractor output (a file begins with '<doc '); "
+            "use --format=wikiextractor to read it without the tags"
+        )
+    if first_line.startswith('{"'):
+        problems.hint(
+            "the input looks like JSON lines (a file begins with '{'); use "
+            "--format=jsonl to read their texts alone"
+        )
 
 
 def _wikiextractor_lines(lines: _Lines) -> Iterator[str | None]:
@@ -338,9 +342,7 @@ def row_group_sizes(name: str, text_field: str) -> dict[int, int]:
             metadata = parquet.ParquetFile(stream).metadata
             groups = list(map(metadata.row_group, range(metadata.num_row_groups)))
     except file_kinds.DAMAGE as error:
-        if io_errors.is_transient(error):
-            shown = terminal.printable(name)
-            raise Unavailable(f"{shown} cannot be read now: {error}") from error
+        file_kinds.raise_if_transient(name, error)
         return {}
     return {
         _first_byte(group): sum(

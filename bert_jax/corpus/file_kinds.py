@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow
 
-from bert_jax import storage, terminal
-from bert_jax.errors import UserError
+from bert_jax import io_errors, storage, terminal
+from bert_jax.errors import Unavailable, UserError
 
 _BEGINNING_BYTES = 1024
 # Errors that damaged files raise.
@@ -65,8 +65,15 @@ def unpacked(name: str) -> Iterator[io.BufferedIOBase]:
             yield content
 
 
+def raise_if_transient(name: str, error: BaseException) -> None:
+    """Raise `Unavailable` if a file that had this error may be readable later."""
+    if io_errors.is_transient(error):
+        shown = terminal.printable(name)
+        raise Unavailable(f"{shown} cannot be read now: {error}") from error
+
+
 def detect_format(names: Iterable[str]) -> str:
-    """Return the common format of files, by the first bytes of one with each ending.
+    """Detect the format that files share, from the first bytes of a file per ending.
 
     Raises:
       UserError: The formats differ, or a file is a JSON array, CSV, TSV or HTML, which

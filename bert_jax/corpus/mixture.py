@@ -44,14 +44,14 @@ def open_corpora(folders: Sequence[str]) -> tuple[shards.Corpus, ...]:
 
 
 def held_out_warning(corpora: Sequence[shards.Corpus]) -> str:
-    """Return a warning if held-out text of one corpus may train another one, or ""."""
+    """Return a warning if a corpus may train on held-out text of another, or ""."""
     fractions = [corpus.settings.get("held_out") for corpus in corpora]
     if len(set(fractions)) == 1:
         return ""
     listed = ", ".join(map("{} {}".format, names(corpora), fractions))
     return (
         f"warning: the corpora were built with different --held_out ({listed}); a "
-        "document that several of them have may be trained on and held out"
+        "document in two corpora may be held out in one, and trained on in the other"
     )
 
 

@@ -220,7 +220,7 @@ class ShardWriter:
 
 @dataclasses.dataclass(frozen=True)
 class TokenTable:
-    """Documents, end to end."""
+    """Concatenated documents."""
 
     tokens: np.ndarray  # uint16 or int32 [tokens]
     # int64 [sentences + 1]; first token of each sentence, and the number of tokens.
@@ -229,7 +229,7 @@ class TokenTable:
     document_sentences: np.ndarray
 
     def documents(self, sentences: np.ndarray) -> np.ndarray:
-        """Return the document of each of some sentences."""
+        """Return the index of each sentence's document."""
         return np.searchsorted(self.document_sentences, sentences, side="right") - 1
 
 

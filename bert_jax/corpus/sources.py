@@ -20,10 +20,10 @@ import json
 import os
 from collections.abc import Iterator
 
-from bert_jax import io_errors, storage, terminal
+from bert_jax import storage, terminal
 from bert_jax.corpus import document_files, file_kinds, python_docs
 from bert_jax.corpus.document_files import Problems, Section
-from bert_jax.errors import Unavailable, UserError
+from bert_jax.errors import UserError
 
 # Number of bytes of a file that its fingerprint covers, in evenly spread samples.
 _SAMPLED_BYTES = 1 << 20
@@ -182,9 +182,7 @@ def _checksum(section: Section) -> str:
         for part in storage.read_ranges(section.name, ranges):
             digest.update(part)
     except OSError as error:
-        if io_errors.is_transient(error):
-            name = terminal.printable(section.name)
-            raise Unavailable(f"{name} cannot be read now: {error}") from error
+        file_kinds.raise_if_transient(section.name, error)
         return ""  # reported when the file is read
     return digest.hexdigest()
 

@@ -31,7 +31,7 @@ _ITEM = re.compile(
 # makes `sentencex` 1.0.32 panic.
 _WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\.)")
 _SPACES = " \t\r\n"
-# From the first space only: a run of spaces would take time as its square.
+# A match starts at the first space only; else a run of spaces takes quadratic time.
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*[\r\n][ \t\r\n]*")
 # The codes of ISO 639-1. `sentencex` takes any code, and silently falls back to a
 # related language or to English.

@@ -34,8 +34,8 @@ MAX_VOCAB_SIZE = 1_000_000
 _MAX_LINE_BYTES = 1 << 24
 # Largest number of lines for SentencePiece; a random sample of this size is enough.
 _MAX_LINES = 2_000_000
-# A WordPiece vocabulary has the most frequent characters of the text: this many, and
-# more if they cover less than this part of the text.
+# Characters of a WordPiece vocabulary, the most frequent of the text: at least this
+# many, and more until they cover this share of the text.
 _MIN_ALPHABET = 1000
 _COVERAGE = 0.9995
 # Scripts whose words can be read without accents.
@@ -110,7 +110,7 @@ def train_wordpiece(
 ) -> Tokenizer:
     """Learn a WordPiece vocabulary by joining frequent pairs of pieces.
 
-    Google never released its trainer; this is the one of Hugging Face's `tokenizers`.
+    Google never released its trainer; this is Hugging Face's, of `tokenizers`.
     By default it numbers the pieces of one character in the order of a randomly seeded
     hash table, and breaks ties between pairs by these numbers, so that the same text
     gives a different vocabulary each time. Here these pieces are numbered beforehand.

@@ -43,8 +43,8 @@ class Block(nn.Module):
     ) -> tuple[Float[Array, "B P D"], Float[Array, "B H P L"] | None]:
         """Apply the block to the hidden states of the layer below.
 
-        `read_at` are the positions whose hidden states are computed; None: all, and P
-        is L. Other arguments are as in `SelfAttention`.
+        `read_at` are the positions to compute; None: all, and P is L. `dropout_keys`
+        are the keys of this layer. Other arguments are as in `SelfAttention`.
         """
         c = self.config
 
@@ -71,7 +71,8 @@ class Block(nn.Module):
         nn.share_scope(self, feed_forward)  # parameter paths have no "feed_forward"
 
         # Attention and feed-forward network return a product and its bias, which the
-        # residual connection adds in one pass.
+        # residual connection adds in one pass. It returns a copy for each consumer, so
+        # that its backward pass sums their gradients.
         if c.norm_placement == "post":
             *output, probabilities = attend(select(x), x)
             x, shortcut = AddAndNormalise(c, name="attention_layer_norm")(

@@ -39,8 +39,8 @@ class Encoder(nn.Module):
 
     The config selects the parts; the encoders of XLNet and DeBERTa are subclasses
     (`heads.make_encoder` chooses). Embeddings with fewer columns than hidden states are
-    projected (Lan et al. 2019, ALBERT, 3.1), after their norm and dropout as in google-
-    research/albert and electra.
+    projected (Lan et al. 2019, ALBERT, 3.1), after their norm and dropout, as in
+    google-research/albert and google-research/electra.
     """
 
     config: config_lib.EncoderConfig
@@ -184,7 +184,7 @@ class Encoder(nn.Module):
         )
 
     def pooled_positions(self, inputs: Inputs) -> Int[Array, "B 1"]:
-        """Return the position of [CLS] in each row, the first token.
+        """Return the position of the pooled token of each row: the first, [CLS].
 
         In a causal encoder it is the last token, which alone has seen all others.
         """
@@ -215,7 +215,7 @@ class Encoder(nn.Module):
 def _initial_values(block: nn.Module, key: jax.Array, *inputs: Any) -> Any:
     """Initialise a block.
 
-    Flax repeats this, for shapes only, whenever the encoder is applied. `jax.jit` keeps
-    the trace, which takes as long as that of a layer.
+    Flax repeats this, for shapes only, whenever the encoder is applied. `jax.jit`
+    caches the trace, which would take as long as tracing a layer.
     """
     return block.init(key, *inputs)["params"]

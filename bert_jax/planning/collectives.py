@@ -79,13 +79,13 @@ def traffic(program: Program, devices: Sequence[jax.Device]) -> tuple[Traffic, .
 
     Devices are numbered as in the program's mesh.
     """
-    # A program for several slices covers one, and numbers the devices of this slice.
+    # A program for several slices is compiled for one, and numbers its devices.
     # Devices of a single slice have no `slice_index`.
     slices = [getattr(device, "slice_index", 0) for device in devices]
-    of_slice = [
+    first_slice = [
         d for d, index in zip(devices, slices, strict=True) if index == slices[0]
     ]
-    chips = np.array([device.coords for device in of_slice])  # [devices, dimensions]
+    chips = np.array([device.coords for device in first_slice])  # [devices, dimensions]
     sums: dict[tuple[str, str], np.ndarray] = {}
     for collective in find_collectives(program):
         network = DCN

@@ -1,10 +1,10 @@
 """Cycles of a compiled program by two measures, neither compared with a real device.
 
-- Estimate: the compiler's own estimate of each operation. It has none for kernels. They
-  count with their scheduled cycles, or without a dump with the cycles of their products
-  at the peak rate.
+- Estimate: the compiler's own estimate of each operation. It has none for kernels, for
+  which the schedule counts.
 - Schedule: the maximum of an operation's scheduled cycles and of the cycles that its
-  arrays take to pass through memory.
+  arrays take to pass through memory. Without a dump, the cycles of a kernel's products
+  at the peak rate stand for its schedule.
 
 Collectives and copies in the background count as 0 in both.
 """

@@ -107,7 +107,7 @@ def _arithmetic(plan: Plan) -> Iterator[str]:
         yield row(
             "kernels, million cycles",
             lambda p: f"{p.cost.kernel_cycles / 1e6:,.2f}",
-            "by their schedule" if scheduled else "lower bound; use --schedule",
+            "by schedule or memory" if scheduled else "lower bound; use --schedule",
         )
     if clock:
         yield row(

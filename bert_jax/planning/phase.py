@@ -114,9 +114,8 @@ def plan_phase(
     begin = time.perf_counter()
     batch = run.batch_shapes(phase, phase.length)
     compiled = _compile(programs.lower_step(run, phase, state, batch))
-    schedules = (
-        folder.read_cycles() if folder and not isinstance(compiled, int) else None
-    )
+    is_refused = isinstance(compiled, int)
+    schedules = folder.read_cycles() if folder and not is_refused else None
     # A chip holds the constants beside the trained parameters.
     params = {**state.params, **run.constant_shapes()}
     state = dataclasses.replace(state, params=params)
@@ -125,7 +124,7 @@ def plan_phase(
     if folder:
         folder.clear()
     cost, collectives = None, ()
-    if not isinstance(compiled, int):
+    if not is_refused:
         program = hlo.Program(compiled.as_text())
         cost = cost_lib.measure(program, topology.rates, schedules)
         collectives = traffic(program, run.mesh.devices.flatten())

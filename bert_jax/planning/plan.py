@@ -60,7 +60,7 @@ class Planner:
     schedule_folder: ScheduleFolder | None = None  # if schedules are requested
 
     def plan(self, config: config_lib.PretrainConfig, recipe: str) -> Plan:
-        """Compile all phases of a recipe, and report each one before."""
+        """Compile all phases of a recipe, and announce each one first."""
         run = self.make_run(config)
         params = run.state_shapes.params
         phases = []

@@ -44,7 +44,7 @@ def search_batch(
 
     fitting: dict[int, int] = {}  # from units to free bytes
     too_many = 0
-    units = max(1, phase.batch_size // unit)
+    units = phase.batch_size // unit
     for _ in range(_SEARCH_COMPILATIONS):
         fields = {f"phases[{index}].batch_size": units * unit}
         if not (changed := _replace_fields(planner, config, fields)):
@@ -54,7 +54,7 @@ def search_batch(
         if trial.phase.fits:
             fitting[units] = trial.phase.left
         else:
-            too_many = min(units, too_many or units)
+            too_many = units
             if not fitting and units > 1:
                 units = max(1, int(units * min(0.5, _share_with_room(trial.phase))))
                 continue

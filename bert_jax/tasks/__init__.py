@@ -25,9 +25,9 @@ class TaskObjective(Objective, Protocol):
 class Task(Protocol):
     """The interface between a task and fine-tuning.
 
-    A class is constructed from its config and the tokenizer of the encoder. A row is
-    what goes through the model at once; an example may have several. The arrays include
-    `weights`, and `attention_mask`, to which batches are trimmed.
+    A class is constructed from its config and the tokenizer of the encoder. An example
+    has one row of tokens or several. The arrays include `weights` and `attention_mask`.
+    Batches are trimmed to their longest row in `attention_mask`.
     """
 
     train: Arrays  # rows to train on, with all arrays of the objective's `batch_shapes`

@@ -36,7 +36,7 @@ _SWAG_COLUMNS = "SWAG's columns are sent1, sent2, ending0, ending1 and so on, an
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question that begins in a line, from 1, with answers to choose from."""
+    """Question with answers to choose from; it begins in line `line`, from 1."""
 
     line: int = dataclasses.field(repr=False)  # not part of the fingerprint
     question: str

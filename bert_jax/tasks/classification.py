@@ -64,16 +64,7 @@ class Classification:
             rows[name], lost = token_rows.to_rows(pairs, tokenizer, config.length)
             truncated[name] = int(lost.sum())
             rows[name]["weights"] = np.full(len(pairs), is_labelled, np.float32)
-            if not is_labelled:
-                label_type = np.float32 if config.predicts_numbers else np.int32
-                rows[name]["labels"] = np.zeros(len(pairs), label_type)
-            elif config.predicts_numbers:
-                rows[name]["labels"] = to_numbers(examples)
-            else:
-                probabilities = to_probabilities(examples, self._labels)
-                rows[name]["labels"] = probabilities.argmax(-1).astype(np.int32)
-                if self._has_probabilities:
-                    rows[name]["probabilities"] = probabilities
+            rows[name] |= self._label_arrays(examples, is_labelled)
         self.train = rows.pop("train")
         self.held_out = rows
         has_pairs = any(example.text_b for example in train)
@@ -91,6 +82,19 @@ class Classification:
             "truncated": truncated,
             **about,
         }
+
+    def _label_arrays(self, examples: Sequence[Example], is_labelled: bool) -> Arrays:
+        """Return `labels`, and `probabilities` if the training examples have them."""
+        if not is_labelled:
+            label_type = np.float32 if self._config.predicts_numbers else np.int32
+            return {"labels": np.zeros(len(examples), label_type)}
+        if self._config.predicts_numbers:
+            return {"labels": to_numbers(examples)}
+        probabilities = to_probabilities(examples, self._labels)
+        arrays = {"labels": probabilities.argmax(-1).astype(np.int32)}
+        if self._has_probabilities:
+            arrays["probabilities"] = probabilities
+        return arrays
 
     def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
         if self._config.predicts_numbers:

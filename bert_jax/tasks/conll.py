@@ -18,7 +18,7 @@ _LONGEST = 500
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words from a line on, counted from 1. `tags` is empty if they are unknown."""
+    """Sentence that begins in a line, from 1. `tags` is empty if it is not tagged."""
 
     line: int = dataclasses.field(repr=False)  # not part of the fingerprint
     words: list[str]
@@ -71,30 +71,16 @@ def read(
         fields = line.split(separator)
         if separator == " ":
             fields = [field for field in fields if field]
-        found = terminal.count(len(fields), "column") + reason
+        found = f"{where}: {terminal.count(len(fields), 'column')}{reason}"
         if not columns:
             columns = len(fields)
-            if tag_column == -1:
-                tag_column = columns - 1
-            is_tagged = word_column != tag_column < columns
-            needed = {"word_column": word_column}
-            if needs_tags:
-                needed["tag_column"] = tag_column
-            for name, column in needed.items():
-                if column >= columns:
-                    raise UserError(
-                        f"{where}: {found}, but task.{name}={column}, counted from 0; "
-                        "columns are separated by tabs or by spaces"
-                    )
-            if needs_tags and not is_tagged:
-                raise UserError(
-                    f"{where}: {found}, and none for tags beside task.word_column="
-                    f"{word_column}; separate a word and its tag by a tab or a space"
-                )
+            tag_column = columns - 1 if tag_column == -1 else tag_column
+            is_tagged = tag_column < columns and tag_column != word_column
+            _check_columns(found, columns, word_column, tag_column, needs_tags)
         if len(fields) != columns:
             raise UserError(
-                f"{where}: {found}, not {columns} as in the first line with a word; "
-                r"files in CoNLL-U need grep -P '^(\d+\t|$)' FILE first, and "
+                f"{found}, not {columns} as in the first line with a word; files in "
+                r"CoNLL-U need grep -P '^(\d+\t|$)' FILE first, and "
                 "task.word_column=1 and task.tag_column=3"
             )
         word, tag = fields[word_column], fields[tag_column] if is_tagged else ""
@@ -114,3 +100,23 @@ def read(
             "line must end each sentence"
         )
     return File(os.fspath(path), sentences, separator, is_tagged)
+
+
+def _check_columns(
+    found: str, count: int, word_column: int, tag_column: int, needs_tags: bool
+) -> None:
+    """Check that a file has its columns. Messages begin with what was `found`."""
+    needed = {"word_column": word_column}
+    if needs_tags:
+        needed["tag_column"] = tag_column
+    for name, column in needed.items():
+        if column >= count:
+            raise UserError(
+                f"{found}, but task.{name}={column}, counted from 0; columns are "
+                "separated by tabs or by spaces"
+            )
+    if needs_tags and tag_column == word_column:
+        raise UserError(
+            f"{found}, and none for tags beside task.word_column={word_column}; "
+            "separate a word and its tag by a tab or a space"
+        )

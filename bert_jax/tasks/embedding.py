@@ -38,10 +38,10 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Results of a search for each first text among all other texts of a set.
+    """Results of a search for each first text among second and third texts of a set.
 
     Attributes:
-      ranks: int [examples]; rank of the second text, from 1. Texts as similar
+      ranks: int [examples]; rank of the second text, from 1. Equally similar texts
         rank before it, so that equal vectors do not look like a success.
       nearest: int [examples]; number of the most similar text.
       similarities: float [examples, 2]; cosine similarity of the second text, and of

@@ -43,8 +43,8 @@ def read(
     """Read the examples of a local or remote file.
 
     Columns that are "" have their usual names: text_a or text, text_b if there is one,
-    and label. If no labels are needed, they are "" if there is no such column, or none
-    of its values is a label.
+    and label. With `needs_labels=False`, labels may be missing: all are "" if there is
+    no such column, or no label in it.
 
     Raises:
       UserError: The file cannot be read, lacks a column, or a row is incomplete.

@@ -80,9 +80,9 @@ def best_window(
 ) -> np.ndarray:
     """Return the window in which each of `size` items scores highest, int [size].
 
-    Each window has its first item and the scores of its items, at least 0. The first of
-    several equal windows wins. A whole book may be one sequence, so no array here has
-    windows times items.
+    `begins` has the first item of each window, and `scores` the scores of its items, at
+    least 0. The first of several equal windows wins. A whole book may be one sequence,
+    so there is no array [windows, items].
     """
     window, highest = np.full((2, size), -1)
     for i, (begin, values) in enumerate(zip(begins, scores, strict=True)):

@@ -34,7 +34,7 @@ class Answer:
 class Ranking:
     """Answers to one question."""
 
-    # The best first, with different texts. One is "" if there may be no answer.
+    # Best first, all different. "" is among them in 2.0, or if there is no other.
     answers: tuple[Answer, ...]
     # Logit of no answer minus logit of the best one; None if there must be an answer.
     null_odds: float | None
@@ -74,11 +74,11 @@ def rank(
         spans = [s for row in rows for s in _best_spans(windows, row, outputs, config)]
         answers: dict[str, tuple[int, int, float, float]] = {}
         for _, row, start, end in sorted(spans):
+            if len(answers) == config.nbest:
+                break
             begin, stop = _characters(windows, row, start, end)
-            text = windows.contexts[i][begin:stop]
-            if len(answers) < config.nbest:
-                logits = float(start_logits[row, start]), float(end_logits[row, end])
-                answers.setdefault(text, (begin, stop, *logits))
+            logits = float(start_logits[row, start]), float(end_logits[row, end])
+            answers.setdefault(windows.contexts[i][begin:stop], (begin, stop, *logits))
         odds = None
         if config.no_answers or not answers:
             row = min(rows, key=lambda row: start_logits[row, 0] + end_logits[row, 0])
@@ -105,7 +105,7 @@ def _best_spans(
     longest = min(config.max_answer, length)
     is_start = windows.has_most_context[row]
     starts = np.where(is_start, outputs["start_logits"][row], -np.inf)  # [L]
-    context = slice(windows.first[row], windows.first[row] + windows.count[row])
+    context = slice(windows.row_start[row], windows.row_start[row] + windows.size[row])
     ends = np.full(length + longest - 1, -np.inf, np.float32)
     ends[context] = outputs["end_logits"][row, context]
     # Row i has the logits of the ends of spans that start at position i.
@@ -129,7 +129,7 @@ def _characters(
     """Return begin and end of a span in the context, without white space around it."""
     question = windows.question[row]
     offsets, context = windows.offsets[question], windows.contexts[question]
-    shift = windows.token[row] - windows.first[row]
+    shift = windows.context_start[row] - windows.row_start[row]
     begin, stop = int(offsets[start + shift, 0]), int(offsets[end + shift, 1])
     # A combining accent that the tokenizer strips belongs to the letter before.
     while stop < len(context) and unicodedata.category(context[stop]) == "Mn":

@@ -49,6 +49,7 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
         for i, article in enumerate(content["data"]):
             where = article_location = f"{path}: data[{i}]"
             for paragraph in article["paragraphs"]:
+                where = article_location
                 context = _text(paragraph, "context")
                 for question in paragraph["qas"]:
                     where = article_location
@@ -63,7 +64,6 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
                     if identifier in examples:
                         raise UserError(f"{where}: two questions have this id")
                     examples[identifier] = example
-                where = article_location
     except KeyError as error:
         raise UserError(f"{where}: the field {error} of SQuAD is missing") from error
     except TypeError as error:

@@ -22,9 +22,9 @@ class Windows:
 
     rows: Arrays  # input_ids, segment_ids int32 [W, L], attention_mask bool [W, L]
     question: np.ndarray  # int [W]; index of the question of each window
-    first: np.ndarray  # int [W]; position in the row of the first context token
-    token: np.ndarray  # int [W]; index of that token in the context
-    count: np.ndarray  # int [W]; number of context tokens in the window
+    row_start: np.ndarray  # int [W]; position in the row of the first context token
+    context_start: np.ndarray  # int [W]; index of that token in the context
+    size: np.ndarray  # int [W]; number of context tokens in the window
     # Whether a position holds a context token that has more context on its two sides
     # than in any other window, bool [W, L].
     has_most_context: np.ndarray
@@ -55,23 +55,24 @@ def make(
         zip(encoded_questions, contexts, strict=True)
     ):
         ids, asked = encodings[context].ids, tokens[: config.max_question]
-        first = 1 + len(asked) + len(tokenizer.pair_separators)
-        parts = _spans(len(ids), config.length - first - 1, config.stride)
+        row_start = 1 + len(asked) + len(tokenizer.pair_separators)
+        parts = _spans(len(ids), config.length - row_start - 1, config.stride)
         best = _window_with_most_context(parts, len(ids))
-        for i, (token, count) in enumerate(parts):
-            part = slice(token, token + count)
+        for i, (context_start, size) in enumerate(parts):
+            part = slice(context_start, context_start + size)
             firsts.append(asked)
             seconds.append(ids[part])
-            spans.append((number, first, token, count))
-            has_most_context.append([*[0] * first, *(best[part] == i)])
-    question, first, token, count = np.array(spans, np.int32).reshape(-1, 4).T
+            spans.append((number, row_start, context_start, size))
+            has_most_context.append([*[0] * row_start, *(best[part] == i)])
+    question, *places = np.array(spans, np.int32).reshape(-1, 4).T
+    row_start, context_start, size = places
     rows, _ = token_rows.join_pairs(firsts, seconds, tokenizer, config.length)
     return Windows(
         rows=rows,
         question=question,
-        first=first,
-        token=token,
-        count=count,
+        row_start=row_start,
+        context_start=context_start,
+        size=size,
         has_most_context=token_rows.pad(has_most_context, config.length, 0)[0] > 0,
         contexts=list(contexts),
         offsets=[offsets[context] for context in contexts],
@@ -82,7 +83,7 @@ def make(
 
 
 def positions(
-    windows: Windows, begins: np.ndarray, ends: np.ndarray
+    windows: Windows, begins: Sequence[int], ends: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the tokens of answers, for training.
 
@@ -92,7 +93,7 @@ def positions(
     Args:
       windows: Windows.
       begins: First character of the answer of each question in its context.
-      ends: Last character plus 1; at most the begin if there is no answer.
+      ends: One more than the last character; at most the begin for no answer.
 
     Returns:
       Positions of the first and of the last token in each window, int32 [W]; 0, which
@@ -101,17 +102,17 @@ def positions(
     Source: google-research/bert, run_squad.py. There, an answer whose own tokens are
     not found in its words, separated by white space, covers these words.
     """
-    starts, stops = np.zeros((2, len(windows.first)), np.int32)
+    starts, stops = np.zeros((2, len(windows.row_start)), np.int32)
     tokens = np.array(
         [
             _tokens_at(offsets, begin, end)
             for offsets, begin, end in zip(windows.offsets, begins, ends, strict=True)
         ]
     ).reshape(-1, 2)
-    start, stop = (tokens[windows.question] - windows.token[:, None]).T
-    inside = (start >= 0) & (start <= stop) & (stop < windows.count)
-    starts[inside] = (windows.first + start)[inside]
-    stops[inside] = (windows.first + stop)[inside]
+    start, stop = (tokens[windows.question] - windows.context_start[:, None]).T
+    inside = (start >= 0) & (start <= stop) & (stop < windows.size)
+    starts[inside] = (windows.row_start + start)[inside]
+    stops[inside] = (windows.row_start + stop)[inside]
     return starts, stops
 
 
