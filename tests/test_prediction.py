@@ -287,6 +287,8 @@ def test_the_probability_that_a_text_follows(model):
         (["--file=/nowhere"], "cannot read /nowhere: No such file or directory"),
         (["--file={lines}"], "lines.txt, line 2: there is no [MASK] in ''"),
         (["--file={lines}", "--next=ab"], "lines.txt, line 2: '' has no tokens"),
+        (["--file={lines}", "--next= "], "error: --next: ' ' has no tokens"),
+        (["ab", "--next=\udcff"], "error: --next: "),
         (["--file={long}"], "long.txt, line 3: '[MASK][MASK]"),
     ],
 )

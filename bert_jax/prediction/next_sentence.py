@@ -39,10 +39,10 @@ def next_probability(model: TrainedModel, first: str, second: str) -> float:
         "give a pretraining run with objective.segments='next_sentence'",
     )
     encoded = model.tokenizer.encode_batch([first, second])
-    for text, ids in zip((first, second), encoded, strict=True):
+    for index, (text, ids) in enumerate(zip((first, second), encoded, strict=True)):
         if not ids:
             raise text_inputs.TextError(
-                0, f"{text_inputs.shortened(text)} has no tokens"
+                index, f"{text_inputs.shortened(text)} has no tokens"
             )
     length = sum(map(len, encoded)) + 2 + len(model.tokenizer.pair_separators)
     text_inputs.check_fits(model.encoder, 0, f"{first} {second}", length)

@@ -56,7 +56,8 @@ def main(texts: list[str]) -> None:
                 continue
             filled = model.fill(texts, flags.FLAGS.top)
         except prediction.TextError as error:
-            where = window[error.index][0]
+            # With --next, the window has one text, and its successor has the index 1.
+            where = [*(place for place, _ in window), "--next"][error.index]
             raise UserError(f"{where}: {error}" if where else str(error)) from error
         for text, blanks in zip(texts, filled, strict=True):
             print(filling.table(text, blanks))
