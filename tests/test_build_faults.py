@@ -231,7 +231,8 @@ def test_second_build_is_refused_and_killed_worker_is_reported(long_build, undis
     assert long_build.finish() == undisturbed
 
 
-def test_ctrl_c_ends_learning_at_once(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_learning_at_once(number, tmp_path):
     """The trainers do not return to Python while they learn."""
     rng = random.Random(0)
     words = ("".join(rng.choices(string.ascii_lowercase, k=900)) for _ in range(3000))
@@ -243,9 +244,9 @@ def test_ctrl_c_ends_learning_at_once(tmp_path):
     while "learning" not in (line := process.stderr.readline()):
         assert line
     time.sleep(1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=5)
-    assert process.returncode == -signal.SIGINT, errors
+    assert process.returncode == -number, errors
     assert not (tmp_path / "t").exists()
 
 

@@ -42,7 +42,8 @@ def main() -> None:
     source = source_flags.source()
     lower_case, strip_accents = _normalisation(values.kind)
     # The trainers do not return to Python while they learn. Nothing has to be saved.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     tokenizer = vocabulary.learn(
         source,
         values.kind,
