@@ -220,7 +220,7 @@ def read_parquet(path, pooled):
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("read", [read_jsonl, read_npz, read_parquet])
 def test_files_have_all_vectors(read, pooled, tmp_path, monkeypatch):
-    monkeypatch.setattr(feature_files, "_TEXTS", 3)  # several groups
+    monkeypatch.setattr(feature_files, "_GROUP_TEXTS", 3)  # several groups
     tokens = [["[CLS]", "ä", "[SEP]"], ["a", "b"], ["c"], ["d", "e", "f"]]
     values = np.random.default_rng(0).normal(size=(9, 2, 8)).astype(np.float32)
     parts = np.split(values, [3, 5, 6])
@@ -257,23 +257,24 @@ def test_lines_pairs_and_empty_lines(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffäb\r\n\n a ||| b c \na|||b\na ||| b ||| c\n".encode())
     expected = ["äb", "", ("a", "b c"), "a|||b", ("a ||| b", "c")]
-    assert list(text_files.read_texts(str(path))) == expected
+    assert [text for _, text in text_files.read_texts(str(path))] == expected
     content = path.read_bytes()
     packed = tmp_path / "a.txt.gz"
     packed.write_bytes(gzip.compress(content))
-    assert list(text_files.read_texts(str(packed))) == expected
+    assert [text for _, text in text_files.read_texts(str(packed))] == expected
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    expected = [(f"standard input, line {i}", x) for i, x in enumerate(expected, 1)]
     assert list(text_files.read_texts("-")) == expected
 
 
 def test_columns(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text('id\tq\ta\n1\tx ||| y\t"\n\n2\t\tz\n\n')
-    assert list(text_files.read_texts(str(path), "q")) == ["x ||| y", ""]
-    assert list(text_files.read_texts(str(path), "a", "q")) == [
-        ('"', "x ||| y"),
-        ("z", ""),
-    ]
+    first, third = f"{path}, line 2", f"{path}, line 4"
+    expected = [(first, "x ||| y"), (third, "")]
+    assert list(text_files.read_texts(str(path), "q")) == expected
+    expected = [(first, ('"', "x ||| y")), (third, ("z", ""))]
+    assert list(text_files.read_texts(str(path), "a", "q")) == expected
 
 
 @pytest.mark.parametrize(

@@ -382,7 +382,7 @@ def test_columns_and_vectors_of_a_file(saved, tmp_path):
         ("tagging", "a", ["--text_a=a", "--text_b=a"], "does not apply to tagging"),
         ("classification", "a", ["--text_b=a"], "text_b needs text_a"),
         ("tagging", "a", ["--null_threshold=1"], "does not apply to tagging"),
-        ("pairs", "a", [], "text 1: 'a' is a single text, but the model was fine-tun"),
+        ("pairs", "a", [], "line 1: 'a' is a single text, but the model was fine-tun"),
     ],
 )  # fmt: skip
 def test_invalid_lines_are_refused(kind, line, flags, message, saved, tmp_path):

@@ -81,8 +81,7 @@ def _examples(
                 raise UserError(f"{where}: 'choices' must be a list of texts")
             yield where, tuple(asked[field] for field in _FIELDS[kind])
     elif text_a or kind == "classification":
-        for number, text in enumerate(text_files.read_texts(name, text_a, text_b), 1):
-            yield f"{name}, text {number}", text
+        yield from text_files.read_texts(name, text_a, text_b)
     else:
         yield from text_files.read_lines(name)
 

@@ -100,8 +100,10 @@ def check_suffix(name: str, text_a: str) -> None:
         )
 
 
-def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
-    """Yield the texts and text pairs of a file, read as they are needed.
+def read_texts(
+    name: str, text_a: str = "", text_b: str = ""
+) -> Iterator[tuple[str, Text]]:
+    """Yield the texts and text pairs of a file, each after its place; see `read_lines`.
 
     Args:
       name: See `read_lines`.
@@ -116,9 +118,9 @@ def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
         raise UserError("text_b needs text_a, the column of the first texts")
     lines = read_lines(name)
     if not text_a:
-        for _, line in lines:
+        for where, line in lines:
             pair = _PAIR.fullmatch(line.strip())
-            yield (pair[1], pair[2]) if pair else line
+            yield where, (pair[1], pair[2]) if pair else line
         return
     where, line = next(lines)
     header = line.split("\t")
@@ -132,6 +134,6 @@ def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
         row = line.split("\t")
         fields = task_files.by_column(row_where, header, row)
         first, *second = (fields[name] for name in columns)
-        yield (first, *second) if second else first
+        yield row_where, (first, *second) if second else first
     if row is None:
         raise UserError(f"{where}: there are no rows below the names of the columns")

@@ -62,18 +62,19 @@ def main() -> None:
     pool = flags.FLAGS.pool
     model = prediction.load(source)
     layers = layers or list(range(-1, -1 - min(4, model.encoder.num_layers), -1))
+    texts = text_files.read_texts(name, flags.FLAGS.text_a, flags.FLAGS.text_b)
     features = model.features(
-        text_files.read_texts(name, flags.FLAGS.text_a, flags.FLAGS.text_b),
+        (text for _, text in texts),
         layers,
         pool,
         flags.FLAGS.length,
         flags.FLAGS.batch_size,
     )
     with terminal.progress_bar(iterable=features, unit="text") as bar:
-        texts, truncated = feature_files.write(
+        count, truncated = feature_files.write(
             output, bar, layers, pooled=pool != "none"
         )
-    report = f"{terminal.count(texts, 'text')} to {output}"
+    report = f"{terminal.count(count, 'text')} to {output}"
     if truncated:
         report += f"; truncated because they were too long: {truncated:,}"
     terminal.say(report)
