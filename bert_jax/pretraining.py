@@ -216,7 +216,7 @@ def _held_out(
         batches = _batches([corpus], config, index, held_out=True, rows=rows)
         count = min(limit or batches.num_batches, batches.num_batches)
         token_counts += weight / batches.num_rows * batches.token_counts
-        weight /= min(count * batch_size, batches.num_rows)  # of each evaluated row
+        weight /= min(count * batch_size, batches.num_rows)  # weight of a row
         read = functools.partial(batches.batches, 0, count)
         baselines = _baselines(config, batches.token_counts)
         held_out.append(HeldOut(read, name, weight, baselines))

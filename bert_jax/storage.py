@@ -8,9 +8,9 @@ fsspec chooses the library for a store: gcsfs for `gs://`. `etils.epath` is no
 replacement: it takes every error to mean that an object is missing, it caches listings,
 and it cannot access fsspec's other stores.
 
-In this package, functions that read or write files raise `Unavailable` if a store does
-not answer now, and `UserError` for other failures, even if their docstrings do not say
-so.
+Functions of bert_jax that read or write files raise `Unavailable` if a store does not
+answer now, and `UserError` for other failures, even if their docstrings do not say so.
+The helpers in this module may let errors through: `reading` and `writing` convert them.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class RemotePath:
 
     @property
     def parent(self) -> "RemotePath":
-        """Folder above; of a bucket, the bucket."""
+        """Folder above; a bucket is its own parent."""
         above = self.url.rstrip("/").rpartition("/")[0]
         return self if above.endswith(":/") else RemotePath(above)
 
@@ -170,7 +170,7 @@ def _store(url: str) -> fsspec.AbstractFileSystem:
 def check_new_folder(name: str) -> Path:
     """Check that a folder is new or empty and can be written. Return its path.
 
-    Of a store, check only that it answers and has nothing there.
+    In a store, check only that the store answers and that the folder has no objects.
 
     Raises:
       UserError: The path is a file, or the folder is not empty or cannot be written.
@@ -212,7 +212,7 @@ def remove_folder(folder: Path) -> None:
         shutil.rmtree(folder)
         return
     store = _store(folder.url)
-    # One object at a time, because gcsfs would remove the bucket of a whole bucket.
+    # By name: if the URL is a bucket, a recursive `rm` of gcsfs would remove it, too.
     if names := store.find(folder.url):
         store.rm(names)
 

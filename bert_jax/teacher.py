@@ -54,8 +54,8 @@ def with_encoder_of(
 ) -> config_lib.PretrainConfig:
     """Return the config with the path and the encoder of a teacher's checkpoint.
 
-    The teacher computes as the student does, in the same type for example, except for
-    fields that are set.
+    Fields of the teacher's computation, such as `dtype`, default to the student's. Set
+    fields stay.
     """
     objective, where = config.objective, "objective.teacher_encoder"
     given = objective.teacher_encoder

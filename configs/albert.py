@@ -32,7 +32,7 @@ VARIANTS = {
 
 
 def get_config(arg: str = ""):
-    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    """Return the recipe; `arg` is a variant, with ",smoke" for a run of seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     phases = (config_lib.PhaseConfig(steps=125_000, length=512, batch_size=4096),)
     cfg = config_lib.to_configdict(config_lib.PretrainConfig(phases=phases))

@@ -54,7 +54,7 @@ _FALLING = tuple(
 
 
 def get_config(arg: str = ""):
-    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    """Return the recipe; `arg` is a variant, with ",smoke" for a run of seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     objective = VARIANTS[variant]
     short = _FALLING if variant == "mask_falling" else (_SHORT,)

@@ -28,7 +28,7 @@ VARIANTS = {
 
 
 def get_config(arg: str = ""):
-    """Return the recipe; `arg` is a size, with ",smoke" for seconds."""
+    """Return the recipe; `arg` is a size, with ",smoke" for a run of seconds."""
     size, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     cfg = config_lib.to_configdict(config_lib.PretrainConfig())
     recipe_variants.set_size(cfg, *VARIANTS[size])

@@ -53,7 +53,7 @@ _POSITIONS = {"absolute": "absolute", "xlnet": "relative"}
 
 
 def get_config(arg: str = ""):
-    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    """Return the recipe; `arg` is a variant, with ",smoke" for a run of seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     objective = VARIANTS[variant]
     phase = config_lib.PhaseConfig(steps=8000, length=64, batch_size=16)

@@ -48,7 +48,7 @@ VARIANTS = {
 
 
 def get_config(arg: str = ""):
-    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    """Return the recipe; `arg` is a variant, with ",smoke" for a run of seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     *size, rate = VARIANTS[variant]
     objective = config_lib.ReplacedTokensConfig(

@@ -35,7 +35,7 @@ _TRAINING = {
 
 
 def get_config(arg: str = ""):
-    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    """Return the recipe; `arg` is a variant, with ",smoke" for a run of seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     *size, embedding_size = VARIANTS[variant]
     steps, length, batch_size, rate, generator_size, masked = _TRAINING[variant]

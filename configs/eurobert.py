@@ -40,7 +40,7 @@ _TOKENS = 9_437_184  # in a step
 
 
 def get_config(arg: str = ""):
-    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    """Return the recipe; `arg` is a variant, with ",smoke" for a run of seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     layers, hidden, wide, heads, key_value_heads = VARIANTS[variant]
     objective = config_lib.MaskedLmConfig(

@@ -67,7 +67,7 @@ _LONG_ROWS = 64
 
 
 def get_config(arg: str = ""):
-    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    """Return the recipe; `arg` is a variant, with ",smoke" for a run of seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     layers, hidden, wide, heads, rate, weight_decay, *first = VARIANTS[variant]
     objective = config_lib.MaskedLmConfig(

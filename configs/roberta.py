@@ -39,7 +39,7 @@ _STEPS = 500_000
 
 
 def get_config(arg: str = ""):
-    """Return the recipe; `arg` is "base" or "large", with ",smoke" for seconds."""
+    """Return the recipe; `arg` is a variant, with ",smoke" for a run of seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     *size, rate, warmup = VARIANTS[variant]
     objective = config_lib.MaskedLmConfig(

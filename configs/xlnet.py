@@ -37,7 +37,7 @@ _TRAINING = {
 
 
 def get_config(arg: str = ""):
-    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    """Return the recipe; `arg` is a variant, with ",smoke" for a run of seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     steps, batch_size, rate, warmup = _TRAINING[variant]
     cfg = config_lib.to_configdict(

@@ -28,7 +28,7 @@ import time
 
 # Time for the other processes to notice that one has died, before they are killed.
 _GRACE_SECONDS = 5.0
-_MOST = 256
+_MAX_COUNT = 256
 _DONE, _CRASHED, _MISTAKE, _STOPPED = 0, 1, 2, 75
 
 
@@ -59,15 +59,15 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--devices", type=int, default=1, help="CPU devices of each")
-    parser.add_argument("--restarts", type=int, default=0, help="after the first start")
+    parser.add_argument("--restarts", type=int, default=0, help="maximum")
     parser.add_argument("--dry_run", action="store_true", help="print the commands")
     parser.add_argument("command", nargs="+", help="after --")
     options = parser.parse_args()
     sizes = options.processes, options.devices
-    if not all(1 <= size <= _MOST for size in sizes) or options.restarts < 0:
+    if not all(1 <= size <= _MAX_COUNT for size in sizes) or options.restarts < 0:
         parser.error(
-            f"--processes and --devices must be from 1 to {_MOST}, and --restarts at "
-            "least 0"
+            f"--processes and --devices must be from 1 to {_MAX_COUNT}, and --restarts "
+            "at least 0"
         )
     if not options.dry_run and not shutil.which(options.command[0]):
         parser.error(f"there is no program {options.command[0]!r}")

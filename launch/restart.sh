@@ -10,7 +10,7 @@
 #   75     it was asked to stop, and saved: repeated
 #   other  a crash: repeated, a limited number of times
 #
-# SIGTERM and SIGUSR1 are passed on to the command; after SIGTERM it is not repeated.
+# SIGUSR1 is passed on to the command. At SIGTERM or SIGINT it gets SIGTERM, and the loop ends.
 # Every worker of a run has its own loop. The loops need not communicate: when one
 # process dies, the others fail too, and all of them start again.
 #

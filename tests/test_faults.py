@@ -362,7 +362,7 @@ def test_a_disk_that_is_full_for_one_of_two_processes(tmp_path):
     assert len(reported) == 2, done.text
     for line in reported:
         assert "FAILED UserError cannot write checkpoint 2" in line
-        assert "File too large; the last complete one is 1;" in line
+        assert "File too large; the newest complete checkpoint is 1;" in line
         assert line.rstrip().endswith("True")
     assert "RESTORED 1" in checkpoints_of_two(tmp_path, "restore").text
 
@@ -414,7 +414,7 @@ def test_a_store_that_refuses_a_checkpoint(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         writer = checkpoints._checkpointer
         patch.setattr(writer, "save_checkpointables_async", refuse)
-        with pytest.raises(UserError, match="2 to .*: PERM.*ing '2'; the last .* is 1"):
+        with pytest.raises(UserError, match="2 to .*: PERM.*'2'; the newest .* is 1"):
             checkpoints.save(2, state, TINY, {})
     checkpoints.close()
 
@@ -474,7 +474,7 @@ def test_a_disk_that_is_full_while_saving(undisturbed, corpus, tmp_path):
     assert "error: cannot write checkpoint" in watched.text
     assert "Traceback" not in watched.text, watched.text
     kept = runs.newest_step(workdir)
-    assert f"the last complete one is {kept}" in watched.text
+    assert f"the newest complete checkpoint is {kept}" in watched.text
     ended = commands.succeed("pretrain", *command[3:])
     assert f"continuing at step {kept} of 40" in ended.stderr
     runs.assert_same_end(workdir, undisturbed(1, 1))
@@ -499,7 +499,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
     assert kept < bad_step and len(got["rows"]) == 16
     for part in (f"step {bad_step}: loss", "gradient norm", got["rows"][0]):
         commands.assert_refused(stopped, part)
-    commands.assert_refused(stopped, f"the newest checkpoint is {kept}")
+    commands.assert_refused(stopped, f"the newest complete checkpoint is {kept}")
     assert all(np.isfinite(values).all() for values in runs.params(workdir).values())
     # The same command comes to the same end, and loses nothing.
     again = commands.call("pretrain", *flags)

@@ -388,7 +388,7 @@ def test_a_batch_that_is_not_finite_cannot_be_written(tmp_path):
     (tmp_path / "run").touch()
     report = types.SimpleNamespace(loss=np.nan, grad_norm=np.inf)
     with pytest.raises(UserError, match="cannot write to .*not_finite_step_3_process"):
-        reporting.describe_not_finite(tmp_path / "run", 3, report, ["a"])
+        reporting.write_not_finite(tmp_path / "run", 3, report, ["a"])
 
 
 def test_a_full_disk_of_tensorboard_ends_no_run(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from bert_jax.config.fields import (
     fill_in,
     from_configdict,
     from_dict,
+    leaves,
     to_configdict,
     to_dict,
 )

@@ -51,8 +51,8 @@ def field(
 
     The fields of a model's config have three roles. `free` fields say how the model is
     computed, and `regularisation` fields how it is initialised and regularised; all
-    others are its architecture. A model that begins with the parameters of a checkpoint
-    has the checkpoint's architecture (`architecture`).
+    other fields are its architecture. A model that begins with the parameters of a
+    checkpoint has the checkpoint's architecture (`architecture`).
 
     Args:
       default: Default value.
@@ -74,6 +74,18 @@ def field(
         "adaptable": adaptable,
     }
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each field of a config, from `to_dict` or JSON."""
+    if isinstance(values, dict):
+        for name, value in values.items():
+            yield from leaves(value, f"{path}.{name}".lstrip("."))
+    elif isinstance(values, list) and any(isinstance(item, dict) for item in values):
+        for i, item in enumerate(values):
+            yield from leaves(item, f"{path}[{i}]")
+    else:
+        yield path, values
 
 
 # ---- to and from ml_collections and JSON

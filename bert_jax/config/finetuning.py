@@ -62,7 +62,7 @@ class FinetuneConfig:
     )
 
     def check(self, where: str) -> None:
-        """Check that micro-batches have equal sizes, and fields of new layers."""
+        """Check that micro-batches have equal sizes, and that fields go together."""
         check_micro_batches(where, self.batch_size, self.micro_batches)
         if self.frozen:  # new layers would keep their random values
             requirements = ("reinit_layers", 0), ("optimizer.layer_decay", 1.0)

@@ -27,9 +27,9 @@ def _migrate_masking_rate(value: Any) -> tuple[dict[str, Any], str]:
     return {"rate": rates[-1]}, "a list of masking rates" if len(rates) > 1 else ""
 
 
-# By the path of a removed field in the config of a run: a function from the saved value
-# to the fields that replace it in its group, and the feature that a continued run would
-# lack ("" if none).
+# By the path of a field that was removed or changed, in the config of a run: a function
+# from the saved value to the fields that replace it in its group, and the feature that
+# a continued run would lack ("" if none).
 _MIGRATIONS = {
     "encoder.attention": _migrate_attention,
     "objective.memory_length": _migrate_memory_length,

@@ -179,8 +179,8 @@ class EncoderConfig:
     dtype: str = field("bfloat16", choices=("bfloat16", "float32"), free=True)
     # True: compile one layer and loop over it. False: unroll all.
     scan_layers: bool = field(False, free=True)
-    # "auto": kernels where platform and shapes allow them (model/kernels); "off": none,
-    # if a compiler rejects one. Both draw the same dropout.
+    # "auto": kernels where platform and shapes allow them (model/kernels). "off": no
+    # kernels, in case a compiler rejects one. Both draw the same dropout masks.
     kernels: str = field("auto", choices=("auto", "off"), free=True)
     # What the backward pass recomputes instead of storing it.
     remat: str = field("none", choices=("none", "attention", "layer"), free=True)

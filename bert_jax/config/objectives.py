@@ -17,7 +17,7 @@ MAX_EXAMPLES_PER_ROW = 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskingConfig:
-    """The choice of predicted tokens, and of their replacements (paper, 3.1)."""
+    """The choice of predicted tokens, and of their replacements (BERT paper, 3.1)."""
 
     # Share of the tokens that are predicted, without padding. A phase may have a rate
     # of its own (`PhaseConfig.masking_rate`).
@@ -66,7 +66,7 @@ class MaskedLmConfig:
     """Masked language modelling, with or without a pair task.
 
     Kinds of rows, `segments` (data/segments.py):
-    "next_sentence": two segments that are consecutive or not (paper, 3.1);
+    "next_sentence": two segments that are consecutive or not (BERT paper, 3.1);
     "sentence_order": two consecutive segments, in order or swapped (ALBERT);
     "consecutive": two consecutive segments, without a pair task;
     "full_sentences": as much text as fits, across documents (RoBERTa);
@@ -153,7 +153,7 @@ class DistillationConfig(MaskedLmConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CausalLmConfig:
-    """Left-to-right language modelling (paper, 5.1, "LTR").
+    """Left-to-right language modelling (BERT paper, 5.1, "LTR").
 
     `segments` as for `MaskedLmConfig`, without the kinds with a pair task.
     """

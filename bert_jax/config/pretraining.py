@@ -79,8 +79,8 @@ class DataConfig:
 class PhaseConfig:
     """A phase of a run, with one batch size and length.
 
-    Phases of one length continue one order of the corpus: a ramp of batch sizes is a
-    few phases, and still visits each chunk once an epoch.
+    A phase continues the order of the corpus where earlier phases of its length ended.
+    So a ramp of batch sizes, in several phases, still visits each chunk once an epoch.
     """
 
     steps: int = field(900_000, at_least=1)
@@ -116,8 +116,8 @@ class PhaseConfig:
         check_shares(where, self)
 
 
-# What comes before the name of an encoder's field in a message. The config of a
-# generator is derived from others.
+# Prefix of the names of an encoder's fields in messages. A generator has no fields of
+# its own: its config is derived from the encoder's.
 FIELD_PREFIXES = {
     "encoder": "encoder.",
     "teacher": "objective.teacher_encoder.",

@@ -94,7 +94,7 @@ class LoopConfig:
     checkpoint_every: int = field(5_000, at_least=0, free=True)
     # Number of checkpoints to keep, the newest.
     keep_checkpoints: int = field(2, at_least=1, free=True)
-    # Steps to skip because their loss or gradient is not finite, at most.
+    # Largest number of steps to skip because loss or gradient is not finite.
     max_skipped_steps: int = field(0, at_least=0, free=True)
     # Seconds without progress, such as a step or a save, after which a process prints
     # all stacks and exits; 0: none.

@@ -110,7 +110,7 @@ def train_wordpiece(
 ) -> Tokenizer:
     """Learn a WordPiece vocabulary by joining frequent pairs of pieces.
 
-    Google never released its trainer; this is Hugging Face's, of `tokenizers`.
+    Google never released its trainer; this is the trainer of `tokenizers`.
     By default it numbers the pieces of one character in the order of a randomly seeded
     hash table, and breaks ties between pairs by these numbers, so that the same text
     gives a different vocabulary each time. Here these pieces are numbered beforehand.

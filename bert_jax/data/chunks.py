@@ -33,7 +33,6 @@ def load_tokens(
       UserError: A shard is missing or damaged.
     """
     shard_list = corpus.shards[split]
-    # Concatenated in this order, the shards are cut into groups.
     in_order = [s for i in range(num_groups) for s in shard_list[i::num_groups]]
     total = sum(shard.tokens for shard in in_order)
     begin, end = (total * g // num_groups for g in (group, group + 1))

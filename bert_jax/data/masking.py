@@ -1,4 +1,4 @@
-"""Masking: the choice of predicted tokens, and of their replacements (paper, 3.1).
+"""Masking: the choice of predicted tokens, and of their replacements (BERT paper, 3.1).
 
 Rows may be of any kind. Special tokens are recognised by their ids, which no text is
 tokenised to.
@@ -64,7 +64,7 @@ class Masking:
             raise UserError(
                 f"objective.masking.unit={config.unit!r} needs tokens that show where "
                 f"a word begins; {tokenizer.word_suffix!r} of this tokenizer shows "
-                "where it ends; use unit='token'"
+                "where it ends; set objective.masking.unit=token"
             )
         self._config = config
         self._rate = config.eval_rate if held_out else config.rate

@@ -1,6 +1,6 @@
 """Targets and factorisation orders of rows (Yang et al. 2019, XLNet).
 
-It works on rows of any kind. Special tokens are recognised by their ids. Tokens are not
+Rows may be of any kind. Special tokens are recognised by their ids. Tokens are not
 replaced.
 """
 
@@ -95,8 +95,8 @@ class Permutations:
           is_text: bool [B, L]; True at tokens that are not special.
           key: uint64 [B].
 
-        The result is indices among these tokens, int64 [B, P], and the slots in use,
-        bool [B, P].
+        Returns:
+          Indices among these tokens, int64 [B, P], and the slots in use, bool [B, P].
         """
         slots, context = self._max_predictions, self._config.context
         count = tf.math.count_nonzero(is_text, axis=1)

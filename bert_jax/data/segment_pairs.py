@@ -155,11 +155,11 @@ class Consecutive(segments.Segments):
 class NextSentence(Consecutive):
     """[CLS] A [SEP] B [SEP]; B follows A, or is from another document.
 
-    Label: 0 if B follows A, 1 if it is from another document (paper, 3.1, A.1). Half of
-    the second segments follow, half start at a random sentence of another document
-    (uniform over documents, then over sentences). The original tries ten times for
-    another document and may end with the same; here it is always another. A chunk of a
-    single token always gets a random B.
+    Label: 0 if B follows A, 1 if it is from another document (BERT paper, 3.1, A.1).
+    Half of the second segments follow, half start at a random sentence of another
+    document (uniform over documents, then over sentences). The original tries ten times
+    for another document and may end with the same; here it is always another. A chunk
+    of a single token always gets a random B.
 
     In packed rows a random B is as long as the B that follows A, and may end inside of
     a sentence. Its document is drawn from the documents with enough tokens; if no other

@@ -45,12 +45,12 @@ class Segments:
     Attributes:
       min_documents: Number of documents needed to make rows.
       chunk_documents: int64 [chunks], the document that each chunk begins in.
-      sizes: int64 [chunks], tokens of the row of each chunk, at most, special tokens
-        included; None unless the rows are to be packed.
+      sizes: int64 [chunks], largest number of tokens in the row of each chunk, special
+        tokens included; None unless the rows are to be packed.
     """
 
     min_documents = 1
-    # Special tokens in a row, and pieces in a chunk, at least.
+    # Special tokens that a row has room for, and smallest number of pieces in a chunk.
     _special_tokens: int
     _min_pieces: int
     _tokens: tf.Tensor  # of all documents, from `_prepare`

@@ -25,8 +25,8 @@ def encoder_config(
     `FinetuneConfig`, unless they are "", which means "as pretrained".
     """
     fixed = {field.name for field in config_lib.architecture(encoder)}
-    others = vars(encoder).keys() - fixed
-    changes = {k: v for k, v in vars(config).items() if k in others and v != ""}
+    settable = vars(encoder).keys() - fixed
+    changes = {k: v for k, v in vars(config).items() if k in settable and v != ""}
     return dataclasses.replace(encoder, **changes)
 
 

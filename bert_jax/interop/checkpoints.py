@@ -103,12 +103,12 @@ def _read_remote(
             shutil.rmtree(copies)
             return None
         safetensors = huggingface_folder.ARRAYS, huggingface_folder.INDEX
-        reads_flax = not any((copies / name).exists() for name in safetensors)
+        has_safetensors = any((copies / file).exists() for file in safetensors)
         for path, file in paths.items():
             belongs_to_another = read is tensorflow.read and (
                 tensorflow.belongs_to_another(local, path.name)
             )
-            is_flax = reads_flax and path.name == huggingface_folder.FLAX
+            is_flax = path.name == huggingface_folder.FLAX and not has_safetensors
             is_read = is_flax or not _UNREAD.search(path.name)
             if is_read and not belongs_to_another:
                 _copy(file, path)
@@ -178,12 +178,9 @@ def read_metadata(source: epath.Path) -> metadata_lib.Metadata:
 
 def fingerprint(source: epath.Path) -> str:
     """See `restore.fingerprint`."""
-    other = published(source)
-    return (
-        processes.call_on_main(other.fingerprint)
-        if other
-        else restore.fingerprint(source)
-    )
+    if other := published(source):
+        return processes.call_on_main(other.fingerprint)
+    return restore.fingerprint(source)
 
 
 def load_params(source: epath.Path, shapes: Any) -> restore.Loaded:

@@ -75,8 +75,8 @@ def read(path: pathlib.Path) -> ConfigFile:
             f"{path} has a quantization_config; bert_jax reads floating-point weights "
             "only; save the model after model.dequantize()"
         )
-    synonyms = family.synonyms.items()
-    values |= {first: values[name] for name, first in synonyms if name in values}
+    aliases = family.synonyms.items()
+    values |= {name: values[alias] for alias, name in aliases if alias in values}
     file = family.read_older(JsonFile(path, values))
     named = file.values.get("architectures") or [""]
     name = named[0] if isinstance(named, list) else named

@@ -69,18 +69,17 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
 
 def export(checkpoint: LazyCheckpoint, folder: str, to: str = "") -> Converted:
     """Convert a checkpoint that is open; see `convert`."""
-    new = output.check(folder)
     to = to or ("native" if checkpoint.spec else "huggingface")
     spec = checkpoint.spec if to == "native" else lazy_checkpoint.spec_of(checkpoint)
     if to == "native":
-        paths = set(checkpoint.params)
-        written, kept = write_native(checkpoint, folder), paths
+        written, kept = write_native(checkpoint, folder), set(checkpoint.params)
     else:
         generator = lazy_checkpoint.generator(checkpoint)
         checkpoint = lazy_checkpoint.with_summed_embeddings(checkpoint)
-        paths = set(checkpoint.params)
+        paths = checkpoint.params
         kept = {path for path in paths if huggingface.has_parameter(path, spec)}
         write = _huggingface if to == "huggingface" else _tensorflow
+        new = output.check(folder)
         with output.complete_or_not_at_all(new, _LAST[to]) as temporary:
             written = write(checkpoint, spec, temporary)
             if generator:
@@ -92,7 +91,7 @@ def export(checkpoint: LazyCheckpoint, folder: str, to: str = "") -> Converted:
                 )
                 written += [f"{GENERATOR}/{name}" for name in names]
                 kept |= set(filter(lazy_checkpoint.is_of_generator, paths))
-    ignored = [*sorted(paths - kept), *checkpoint.ignored]
+    ignored = [*sorted(checkpoint.params.keys() - kept), *checkpoint.ignored]
     if not spec:
         return Converted("", written, [], ignored)
     missing = [

@@ -66,7 +66,7 @@ def _post_processor(tokenizer: Tokenizer, cls_is_last: bool) -> dict[str, Any]:
 
 
 def _template(pair: tokenizers.Encoding) -> str:
-    """Return the special tokens of a pair, and letters for its texts."""
+    """Return the special tokens around one text or two, with letters for texts."""
     shown: list[str] = []
     for source, token in zip(pair.sequence_ids, pair.tokens, strict=True):
         part = token if source is None else "AB"[source]

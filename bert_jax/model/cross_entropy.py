@@ -23,7 +23,7 @@ class VocabularyLogits:
 
     x: Float[Array, "B P E"]  # vectors of the predictions
     table: Float[Array, "V E"]  # vectors of the tokens, and of the vocabulary's padding
-    bias: Float[Array, " V"] | None  # None for none
+    bias: Float[Array, " V"] | None  # None: no bias
     config: config_lib.EncoderConfig = dataclasses.field(metadata={"static": True})
 
     def compute(self) -> Float[Array, "B P V"]:

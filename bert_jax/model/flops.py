@@ -1,8 +1,8 @@
 """Formulas for the floating-point operations (FLOPs) of the parts of the model.
 
 A product of [m, k] and [k, n] has 2 m k n operations. Only products count. All
-functions except `training` count the forward pass alone. (JAX's cost analysis counts
-the body of a scan once.)
+functions except `training` count the forward pass alone. (JAX's own cost analysis is of
+no use here: it counts the body of a scan once.)
 """
 
 from bert_jax import config as config_lib
@@ -18,8 +18,8 @@ def encoder(
 
     `positions` is the number of positions whose hidden states are wanted; None: all.
     The last layer computes keys and values of all tokens, and the rest at these
-    positions. All other layers have queries at the tokens and at the `targets`, XLNet's
-    second stream.
+    positions (DeBERTa's also projects all queries, which do not count). All other
+    layers have queries at the tokens and at the `targets`, XLNet's second stream.
     """
     last = config.num_layers - 1
     layers = sum(_layer(config, i, length, length + targets) for i in range(last))

@@ -99,7 +99,7 @@ class PretrainingLogits:
 
 
 class PretrainingModel(nn.Module):
-    """BERT with its heads: masked tokens, and pairs of segments (paper, 3.1)."""
+    """BERT with its heads: masked tokens, and pairs of segments (BERT paper, 3.1)."""
 
     config: config_lib.EncoderConfig
     # Name of the head for pairs of segments; "" for none, and no pooler.
@@ -184,7 +184,7 @@ class CausalModel(nn.Module):
 
 
 class ClassifierModel(nn.Module):
-    """The encoder with a linear classifier on the pooled vector (paper, 4.1)."""
+    """The encoder with a linear classifier on the pooled vector (BERT paper, 4.1)."""
 
     config: config_lib.EncoderConfig
     num_classes: int
@@ -217,7 +217,7 @@ class ClassifierModel(nn.Module):
 
 
 class TaggerModel(ClassifierModel):
-    """The encoder with a linear classifier on the vector of each token (paper, 5.3)."""
+    """The encoder with a linear classifier on each token's vector (BERT paper, 5.3)."""
 
     head_name = "tagger"
 

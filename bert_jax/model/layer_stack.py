@@ -36,7 +36,7 @@ def init(
     init_block: Callable[[jax.Array], Any],
     config: config_lib.EncoderConfig,
 ) -> Any:
-    """Initialise blocks one by one, and stack their boxed parameters.
+    """Initialise all blocks, each with its own key, and stack their boxed parameters.
 
     `init_block` maps a key to the parameters of a block that has all of them.
     """
@@ -107,27 +107,27 @@ def _looped(config, apply_block, kinds, x, stacked):
     end = begin + (config.num_layers - begin) // period * period
     indices = jnp.arange(config.num_layers)
 
-    def blocks(begin, end):
-        return jax.tree.map(lambda p: p[begin:end], (stacked, indices))
+    def part(first, stop):
+        return jax.tree.map(lambda p: p[first:stop], (stacked, indices))
 
-    def apply_some(kinds, x, blocks):
-        parameters, indices = blocks
+    def apply_part(kinds, x, stacked_part):
+        parameters, indices = stacked_part
         parameters = [_block(parameters, i) for i in range(len(kinds))]
         return _unrolled(apply_block, kinds, x, parameters, indices)
 
     results = []
     if begin > 0:
-        x, result = apply_some(kinds[:begin], x, blocks(0, begin))
+        x, result = apply_part(kinds[:begin], x, part(0, begin))
         results.append(result)
     if begin < end:
         periods = jax.tree.map(
-            lambda p: p.reshape(-1, period, *p.shape[1:]), blocks(begin, end)
+            lambda p: p.reshape(-1, period, *p.shape[1:]), part(begin, end)
         )
-        apply_period = functools.partial(apply_some, kinds[begin : begin + period])
+        apply_period = functools.partial(apply_part, kinds[begin : begin + period])
         x, result = jax.lax.scan(apply_period, x, periods)
         results.append(_merge_groups(result))
     if end < config.num_layers:
-        x, result = apply_some(kinds[end:], x, blocks(end, config.num_layers))
+        x, result = apply_part(kinds[end:], x, part(end, config.num_layers))
         results.append(result)
     return x, jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
 

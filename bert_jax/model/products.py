@@ -133,16 +133,16 @@ def dot(
     """
 
     # Without `precision`, TPUs and GPUs would round float32 factors.
-    def einsum(x, y, dtype=jnp.float32):
+    def product(x, y, dtype=jnp.float32):
         return jnp.einsum(spec, x, y, precision="highest", preferred_element_type=dtype)
 
     if not may_round or x.dtype == jnp.float32:
-        return einsum(x, y)
+        return product(x, y)
     return lax.platform_dependent(
         x,
         y,
-        cuda=lambda x, y: einsum(x, y, x.dtype).astype(jnp.float32),
-        default=einsum,
+        cuda=lambda x, y: product(x, y, x.dtype).astype(jnp.float32),
+        default=product,
     )
 
 

@@ -9,9 +9,9 @@ Places have names, such as "embeddings". A model with two parts of one kind fold
 another name into the keys of each, so that they draw independently.
 
 The bits come from an integer hash (`_mix`: two multiplications, with constants found
-by Wellons, "Prospecting for hash functions", 2018). JAX's own generators would cost a
-tenth of a training step on a CPU (docs/log.md), and the fast one's bits depend on
-the mesh, as its documentation says.
+by Wellons, "Prospecting for hash functions", 2018). On a CPU, JAX's generators would
+add a tenth (threefry) or a fifth (rbg) to a training step (docs/log.md), and the bits
+of rbg depend on the mesh, as its documentation says.
 """
 
 import zlib

@@ -24,8 +24,8 @@ class Objective(Protocol):
     encoder: config_lib.EncoderConfig  # architecture that fine-tuning loads
     # Key in `Run.encoders` of the encoder that predicts tokens; "" if none does.
     token_predictor: str
-    # What else reads the logits of these tokens, so that they must be stored, in words
-    # for a message; "" if nothing does.
+    # Name, for messages, of a second reader of the logits of these tokens, which must
+    # then be stored; "": none.
     logits_reader: str
 
     @property

@@ -56,7 +56,7 @@ class Embedding(labelled.SeveralTexts):
     def logits(
         self, params: Any, batch: Batch, dropout_keys: jax.Array | None = None
     ) -> jax.Array:
-        """Return float32 logits [B, B * (C - 1)] of the second and third texts."""
+        """Return logits of first texts and later texts, float32 [B, B * (C - 1)]."""
         vectors, texts = self.encode_texts(params, batch, dropout_keys), batch["texts"]
         first, others = vectors[:, 0], vectors[:, 1:].reshape(-1, vectors.shape[-1])
         logits = jnp.matmul(first, others.T, precision="highest") / self.temperature

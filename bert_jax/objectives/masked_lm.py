@@ -1,8 +1,8 @@
 """Masked language modelling, with or without a sentence-pair task.
 
-BERT predicts whether the second segment follows the first (paper, 3.1), ALBERT whether
-the two are in order (Lan et al. 2019, 3.1). RoBERTa has no pair task (Liu et al. 2019,
-4.2).
+BERT predicts whether the second segment follows the first (BERT paper, 3.1), ALBERT
+whether the two are in order (Lan et al. 2019, 3.1). RoBERTa has no pair task (Liu et
+al. 2019, 4.2).
 """
 
 import dataclasses

@@ -22,20 +22,17 @@ def by_metric(
     masking: config_lib.MaskingConfig | None,
 ) -> dict[str, float]:
     """Return the baseline of each metric that has one, such as "mlm_loss"."""
+    unigram = entropy(frequencies), float(frequencies.max())
     values = {}
     for name in ("mlm", "lm", "plm"):
-        if f"{name}_loss" not in losses:
-            continue
-        if name == "mlm":
-            loss, accuracy = masked_token(frequencies, masking)
-        else:
-            loss, accuracy = entropy(frequencies), float(frequencies.max())
-        values |= {f"{name}_loss": loss, f"{name}_accuracy": accuracy}
+        if f"{name}_loss" in losses:
+            both = masked_token(frequencies, masking) if name == "mlm" else unigram
+            values |= zip((f"{name}_loss", f"{name}_accuracy"), both, strict=True)
     return values
 
 
 def entropy(frequencies: np.ndarray) -> float:
-    """Return -sum p log p, in nats, of float64 [V], which need not sum to 1."""
+    """Return -sum p log p, in nats, of float64 shares [V]. Their sum need not be 1."""
     from scipy import special  # slow to import
 
     return float(special.entr(frequencies).sum())

@@ -31,7 +31,7 @@ from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.prediction.features import Features
 
-_TEXTS = 16  # per row group of Parquet; 1024 if pooled
+_GROUP_TEXTS = 16  # texts in a row group of Parquet, if not pooled
 
 
 def check_name(name: str) -> None:
@@ -163,7 +163,7 @@ def _write_parquet(
             columns[f"layer_{layer}"] = pa.FixedSizeListArray.from_arrays(flat, size)
         return pa.table(columns)
 
-    features, size = iter(features), _TEXTS * (64 if pooled else 1)
+    features, size = iter(features), _GROUP_TEXTS * (64 if pooled else 1)
     groups = iter(lambda: list(itertools.islice(features, size)), [])
     tables = (table_of(group, i * size) for i, group in enumerate(groups))
     first_table = next(tables)

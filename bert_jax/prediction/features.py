@@ -79,10 +79,8 @@ def _check_arguments(
         raise UserError("layers is empty; [-1] is the last layer")
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be at least 1")
-    depth, positions = (
-        computation.encoder.num_layers,
-        computation.encoder.max_position_embeddings,
-    )
+    encoder, depth = computation.encoder, computation.encoder.num_layers
+    positions = encoder.max_position_embeddings
     for layer in computation.layers:
         if computation.layers.count(layer) > 1:
             raise UserError(f"layers has {layer} more than once")
@@ -93,7 +91,7 @@ def _check_arguments(
             )
     if computation.pool not in POOLS:
         raise UserError(f"pool={computation.pool!r} must be one of {', '.join(POOLS)}")
-    if computation.pool == "cls" and computation.encoder.causal:
+    if computation.pool == "cls" and encoder.causal:
         raise UserError(
             "pool='cls' does not work with a causal encoder, whose [CLS] attends to no "
             "other token; use mean or max"

@@ -23,7 +23,7 @@ from bert_jax.tasks import token_rows
 from bert_jax.tokenizer import unspaced
 from bert_jax.tokenizer.special_tokens import MASK
 
-_BATCH_BLANKS = 512  # in a batch, with logits of all tokens for each
+_BATCH_BLANKS = 512  # largest number of blanks in a batch; each has logits [V]
 _LIKE_A_BLANK = re.compile(r"[\[<({]\s*mask\s*[\])}>]|_{2,}", re.IGNORECASE)
 
 

@@ -1,4 +1,4 @@
-r"""Pretrain and fine-tune a small BERT on the documentation of the packages at hand.
+r"""Pretrain and fine-tune a small encoder on the documentation of Python packages.
 
   python -m bert_jax.run.demo --workdir=DIR
 

@@ -1,4 +1,4 @@
-r"""Pretrain BERT on a corpus.
+r"""Pretrain an encoder on a corpus.
 
   python -m bert_jax.run.pretrain --config=configs/bert_base.py \
       --config.data.corpus=DIR --workdir=DIR

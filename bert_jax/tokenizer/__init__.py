@@ -169,7 +169,7 @@ class Tokenizer:
 
     @functools.cached_property
     def texts(self) -> list[str]:
-        """Text of each token, without markers such as `##` and without spaces."""
+        """Text of each token, without markers such as `##` and the space before it."""
         return [each.decode("utf-8", "replace") for each in self._token_bytes]
 
     @functools.cached_property

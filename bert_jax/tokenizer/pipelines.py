@@ -86,7 +86,7 @@ def byte_bpe_steps(model: models.BPE, add_prefix_space: bool) -> tokenizers.Toke
     Source: Radford et al. 2019 (GPT-2), 2.2, and encoder.py of openai/gpt-2.
 
     With `add_prefix_space`, the first word of a text has the same ids as elsewhere.
-    RoBERTa was trained without.
+    RoBERTa was trained without it.
     """
     pipeline = tokenizers.Tokenizer(model)
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)

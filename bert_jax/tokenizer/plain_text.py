@@ -97,7 +97,7 @@ class WordCache:
         ]
 
     def _split(self, text: str) -> list[str]:
-        """Return the words of a text, with the spaces before them; [] if unknown."""
+        """Return words with the spaces before them; [] if a text needs the pipeline."""
         if not self._WORDS.fullmatch(text):
             return []
         first, *others = text.split(" ")

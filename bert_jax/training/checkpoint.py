@@ -32,8 +32,8 @@ from bert_jax.training import step as step_lib
 # write the process's part to slow storage.
 _SAVE_SECONDS = 300
 _SLOW_BYTES_PER_SECOND = 10e6
-# Metrics that have another name in checkpoints, that of the earlier versions of
-# bert_jax whose runs must resume.
+# Names in checkpoints of metrics that were renamed since. Checkpoints keep the old
+# names, so that runs of earlier versions can resume.
 _STORED_METRICS = {"span_accuracy": "exact"}
 
 
@@ -57,7 +57,7 @@ class Checkpoints:
           size: Bytes of a checkpoint, over all processes.
 
         Raises:
-          UserError: The path is not a folder.
+          UserError: Orbax cannot write to this path; see `restore.check_name`.
         """
         self._folder = restore.absolute(folder)
         self._metadata = metadata
@@ -128,23 +128,30 @@ class Checkpoints:
                 raise UserError(f"it lacks {name}, which the model of this run has")
             if problem := restore.shape_mismatch(name, stored[name], wanted):
                 raise UserError(problem)
-        parts = _parts(shapes)
+        request = _parts(shapes)
         by_leaf = jax.ShapeDtypeStruct(
-            (len(jax.tree.leaves(parts)),), jnp.uint32, sharding=shapes.step.sharding
+            (len(jax.tree.leaves(request)),), jnp.uint32, sharding=shapes.step.sharding
         )
-        wanted = {**parts, "checksums": {"by_leaf": by_leaf}}
-        parts = self._checkpointer.load_checkpointables(step, wanted)
-        sums = np.asarray(parts.pop("checksums")["by_leaf"])
-        checksums.verify(parts, dict(zip(parameters.paths(parts), sums, strict=True)))
-        stored_sums = parts["train"].pop("terms")
-        sums = {name: stored_sums[_stored(name)] for name in shapes.metric_sums}
+        request["checksums"] = {"by_leaf": by_leaf}
+        loaded = self._checkpointer.load_checkpointables(step, request)
+        sums = np.asarray(loaded.pop("checksums")["by_leaf"])
+        checksums.verify(loaded, dict(zip(parameters.paths(loaded), sums, strict=True)))
+        stored_sums = loaded["train"].pop("terms")
+        metric_sums = {name: stored_sums[_stored(name)] for name in shapes.metric_sums}
         return step_lib.TrainState(
-            params=parts["params"], metric_sums=sums, **parts["train"]
+            params=loaded["params"], metric_sums=metric_sums, **loaded["train"]
         )
 
     def newest(self) -> int | None:
         """Return the newest step with a complete checkpoint; None if there is none."""
         return next((int(p.name) for p in restore.steps_of(self._folder)), None)
+
+    def describe_newest(self) -> str:
+        """Describe the newest complete checkpoint, for messages."""
+        newest = self.newest()
+        if newest is None:
+            return "there is no complete checkpoint"
+        return f"the newest complete checkpoint is {newest}"
 
     def _set_aside(self, step: int) -> str:
         damaged = self._folder / str(step)
@@ -192,8 +199,7 @@ class Checkpoints:
     def delete_from(self, step: int) -> None:
         """Delete the checkpoints of this step and of later ones."""
         with self._raise_write_errors_in_all(step):
-            steps = restore.steps_of(self._folder) if processes.is_main() else []
-            for path in steps:
+            for path in restore.steps_of(self._folder) if processes.is_main() else ():
                 if int(path.name) >= step:
                     path.rmtree()
         self._checkpointer.reload()
@@ -215,13 +221,10 @@ class Checkpoints:
                 reason = io_errors.disk_message(error) or io_errors.refusal(error)
                 if not reason:
                     raise
-                newest = self.newest()
-                last = "there is no complete one"
-                if newest is not None:
-                    last = f"the last complete one is {newest}"
                 raise UserError(
                     f"cannot write checkpoint {step} to {self._folder}: {reason}; "
-                    f"{last}; run the same command when it can be written again"
+                    f"{self.describe_newest()}; run the same command when the folder "
+                    "can be written again"
                 ) from error
 
     def close(self) -> None:

@@ -2,9 +2,9 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from bert_jax import config as config_lib
 from bert_jax import storage, terminal
 from bert_jax.errors import UserError
 from bert_jax.training import metrics_file
@@ -49,25 +49,24 @@ def table(runs: Sequence[ComparedRun]) -> str:
     Each run has a column. Its metrics come from its last evaluation, or from the last
     training report if it has no evaluation.
     """
-    last = [_last(run.records) for run in runs]
+    fields = _rows([run.fields for run in runs])
     rows = [
-        (path, *(run.fields.get(path, _NONE) for run in runs))
-        for path in dict.fromkeys(path for run in runs for path in run.fields)
-    ]
-    rows = [
-        ("", *(run.name for run in runs)),
-        *((path, *values) for path, *values in rows if len(set(values)) > 1),
+        ["", *(run.name for run in runs)],
+        *(row for row in fields if len(set(row[1:])) > 1),
         [""] * (1 + len(runs)),
-        *(
-            (name, *(values.get(name, _NONE) for values in last))
-            for name in dict.fromkeys(name for values in last for name in values)
-        ),
+        *_rows([_last(run.records) for run in runs]),
     ]
     first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
     lines = [
         [path.ljust(first), *map(str.rjust, values, widths)] for path, *values in rows
     ]
     return "\n".join("  ".join(cells).rstrip() for cells in lines)
+
+
+def _rows(columns: Sequence[dict[str, str]]) -> list[list[str]]:
+    """Return a row for each key: the key, and its value in each of the dicts."""
+    keys = dict.fromkeys(key for column in columns for key in column)
+    return [[key, *(column.get(key, _NONE) for column in columns)] for key in keys]
 
 
 def _last(records: Sequence[Record]) -> dict[str, str]:
@@ -92,16 +91,8 @@ def _last(records: Sequence[Record]) -> dict[str, str]:
 def _fields(folder: storage.Path) -> dict[str, str]:
     path = folder / "config.json"
     with storage.reading(path):
-        return dict(_flat("", json.loads(path.read_text(encoding="utf-8"))))
-
-
-def _flat(where: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield path and value of each field that is not a group or a list of groups."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _flat(f"{where}.{name}" if where else name, inner)
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        for i, inner in enumerate(value):
-            yield from _flat(f"{where}[{i}]", inner)
-    else:
-        yield where, terminal.printable(json.dumps(value, ensure_ascii=False))
+        values = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        name: terminal.printable(json.dumps(value, ensure_ascii=False))
+        for name, value in config_lib.leaves(values)
+    }

@@ -174,10 +174,10 @@ def _draw_metric(
     plot = functools.partial(_plot, axis, name=name, color=color)
     plot(records, split="train", label=f"{label}, training", alpha=0.6)
     plot(records, split="eval", label=f"{label}, held out", marker=".")
-    of_corpora = dict.fromkeys(n for r in records for n in r if n.endswith(f"/{name}"))
-    for each, marker in zip(of_corpora, _CORPUS_MARKERS, strict=False):
-        style = {"label": f"{label}, {each.rpartition('/')[0]}", "marker": marker}
-        plot(records, name=each, split="eval", linewidth=0.5, markersize=4, **style)
+    by_corpus = dict.fromkeys(n for r in records for n in r if n.endswith(f"/{name}"))
+    for metric, marker in zip(by_corpus, _CORPUS_MARKERS, strict=False):
+        style = {"label": f"{label}, {metric.rpartition('/')[0]}", "marker": marker}
+        plot(records, name=metric, split="eval", linewidth=0.5, markersize=4, **style)
     known = _baselines(records, name)
     if baseline:
         known[baseline[1]] = baseline[0]

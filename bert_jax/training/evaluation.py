@@ -65,20 +65,20 @@ class Evaluator:
             return None
 
     def _evaluate(self, params, data):
-        sums_of_parts = [
+        sums_by_set = [
             self._sum_metrics(params, part.batches()) for part in data.held_out
         ]
-        together = sums_of_parts[0]
-        if len(sums_of_parts) > 1:
+        mean_sums = sums_by_set[0]
+        if len(sums_by_set) > 1:
             weights = [part.weight for part in data.held_out]
             # On the host, in float64.
-            together = jax.tree.map(
+            mean_sums = jax.tree.map(
                 lambda *values: np.dot(weights, np.array(values, np.float64)),
-                *sums_of_parts,
+                *sums_by_set,
             )
-        values = {**metric_sums.report(self._loss_weights, together), **data.baselines}
-        if len(sums_of_parts) > 1:
-            for part, sums in zip(data.held_out, sums_of_parts, strict=True):
+        values = {**metric_sums.report(self._loss_weights, mean_sums), **data.baselines}
+        if len(sums_by_set) > 1:
+            for part, sums in zip(data.held_out, sums_by_set, strict=True):
                 own = metric_sums.report(self._loss_weights, sums) | part.baselines
                 values |= {f"{part.name}/{name}": x for name, x in own.items()}
         if data.scores:
@@ -99,7 +99,7 @@ class Evaluator:
         waiting: collections.deque[jax.Array] = collections.deque()
         for index, batch in enumerate(batches):
             batch = sharding.to_devices(self._run.mesh, batch, self._phase.batch_size)
-            # Compiled already, unless the run was stopped before its last evaluation.
+            # Compiled already, unless this start begins with an evaluation.
             self.compile(params, batch)
             add_batch = self._compiled[batch["input_ids"].shape]
             sums, signals = add_batch(

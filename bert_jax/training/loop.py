@@ -176,7 +176,7 @@ class Loop:
             yield batch["input_ids"].shape[-1], on_devices
 
     def _compile(self) -> dict[int, Any]:
-        """Compile the step for each length, and what evaluates and saves.
+        """Compile the step for each length, and the programs of evaluations and saves.
 
         A preempted machine has half a minute to save. A request to stop after the first
         step would have to wait for a compilation that is under way.
@@ -249,7 +249,7 @@ class Loop:
     def _handle_not_finite(self, step: int, report: programs.StepReport) -> None:
         """Report the batch, and continue if `max_skipped_steps` allows it."""
         rows = self._data.row_names(step - 1 - self._begin)
-        what = reporting.describe_not_finite(self._saver.folder, step, report, rows)
+        what = reporting.write_not_finite(self._saver.folder, step, report, rows)
         limit = self._config.max_skipped_steps
         if self._skipped <= limit:
             processes.say(f"{what}; skipped ({self._skipped} of {limit} allowed)")
@@ -276,7 +276,7 @@ class Loop:
         return {**self._state.params, **self._constants}
 
     def _evaluate(self) -> None:
-        """Evaluate and report, unless there is a request to stop."""
+        """Evaluate on held-out data, if any, and report; stop at a stop request."""
         if not self._data.held_out:
             return
         self._reporter.advance(self._done, f"{self._phase.name}: evaluating")
@@ -321,10 +321,7 @@ class Loop:
             self._saver.save(self._done, self._state, self._phase)
 
     def _stop_if_asked(self) -> None:
-        """Raise `Interrupted` if a process was asked to stop and the run is not over.
-
-        Steps or an evaluation remain. The newest step is saved.
-        """
+        """Raise `Interrupted` if a stop was requested, unless the run is complete."""
         if not self._stopping:
             return
         self._saver.wait()

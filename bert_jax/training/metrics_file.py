@@ -44,14 +44,13 @@ def read(workdir: str | os.PathLike) -> list[Record]:
       UserError: There are no records.
     """
     path = storage.path(workdir) / FILE
-    storage.check_reachable(path)
-    runs = sorted(map(str, storage.path(workdir).glob(f"seed-*/{FILE}")))
-    if runs and not path.exists():
-        raise UserError(
-            f"{workdir} holds {len(runs)} runs; give some of them, such as "
-            f"{runs[0].removesuffix(f'/{FILE}')}"
-        )
     if not path.exists():
+        runs = sorted(map(str, storage.path(workdir).glob(f"seed-*/{FILE}")))
+        if runs:
+            raise UserError(
+                f"{workdir} holds {len(runs)} runs; give some of them, such as "
+                f"{runs[0].removesuffix(f'/{FILE}')}"
+            )
         raise UserError(
             f"{workdir} has no {FILE}; give the workdir of a run that has reported"
         )

@@ -61,12 +61,9 @@ def scale_by_muon(
         _, rest_params = parameters.split(params, is_matrix)
         muon_state, rest_state = state
 
-        def orthogonalise(gradients, momentum):
-            gradients, momentum = jax.tree.map(
-                lambda x: _SCALE * x, (gradients, momentum)
-            )
-            of_layers = muon_state._replace(mu=momentum)
-            products, _ = muon.update(gradients, of_layers)
+        def orthogonalise(*trees):  # gradients and momentum
+            gradients, momentum = jax.tree.map(lambda x: _SCALE * x, trees)
+            products, _ = muon.update(gradients, muon_state._replace(mu=momentum))
             return parameters.map_with_path(_rescale, products)
 
         # Each replica updates the momentum of all layers, and orthogonalises some of

@@ -5,7 +5,7 @@ reach all processes with the step itself. Nothing else has to be sent between ho
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -97,9 +97,8 @@ def seed_array(run: Run) -> jax.Array:
     return jax.make_array_from_callback((), replicated, lambda _: np.array(seed))
 
 
-def make_zero_sums(names: Iterable[str], mesh: Mesh) -> Callable[[], MetricSums]:
+def make_zero_sums(names: Sequence[str], mesh: Mesh) -> Callable[[], MetricSums]:
     """Return the compiled function that returns metrics with sums and counts of 0."""
-    names = tuple(names)
     return jax.jit(
         lambda: metric_sums.zeros(names), out_shardings=sharding.replicated(mesh)
     )
@@ -134,10 +133,10 @@ def lower_eval(run: Run, phase: Phase, params: Any, batch: Batch) -> jax.stages.
 def _signals_and_seed(run: Run) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
     """Return the shapes of the arguments that all programs of a run share."""
     shape = run.mesh.size, len(HostSignals._fields)
-    of_devices = sharding.device_sharding(run.mesh)
+    per_device = sharding.device_sharding(run.mesh)
     replicated = sharding.replicated(run.mesh)
     return (
-        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=of_devices),
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=per_device),
         jax.ShapeDtypeStruct((), jnp.uint32, sharding=replicated),
     )
 

@@ -139,7 +139,7 @@ class Reporter(contextlib.AbstractContextManager):
                 self._tensorboard.close()
 
 
-def describe_not_finite(
+def write_not_finite(
     folder: storage.Path,
     step: int,
     report: programs.StepReport,

@@ -105,8 +105,8 @@ def read_metadata(checkpoint: epath.Path) -> metadata_lib.Metadata:
 
 def fingerprint(checkpoint: epath.Path) -> str:
     """Return a hash of all arrays of a checkpoint. All processes must call it."""
-    shape = _read(checkpoint, stored_arrays, checkpoint, "checksums")
-    wanted = {"checksums": {"by_leaf": np.empty(shape["by_leaf"].shape, np.uint32)}}
+    stored = _read(checkpoint, stored_arrays, checkpoint, "checksums")["by_leaf"]
+    wanted = {"checksums": {"by_leaf": np.empty(stored.shape, np.uint32)}}
     content = _read(checkpoint, ocp.load_checkpointables, str(checkpoint), wanted)
     sums = np.asarray(content["checksums"]["by_leaf"])
     return hashlib.sha256(sums.tobytes()).hexdigest()[:16]

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from bert_jax import config as config_lib
 from bert_jax.model import flops
 from bert_jax.model.kernels import decisions
-from bert_jax.objectives import BatchShapes
+from bert_jax.objectives import BatchShapes, Objective
 from bert_jax.training import sharding
 from bert_jax.training import step as step_lib
 
@@ -54,9 +54,8 @@ class Phase:
     """Part of a run with one batch size and one objective."""
 
     name: str
-    # See `bert_jax.objectives`. The objectives of a run may differ in anything but
-    # parameters, losses and metrics.
-    objective: Any
+    # All objectives of a run have the same parameters, losses and metrics.
+    objective: Objective
     steps: int
     # Tokens in a sequence, ascending: each training batch has one of these.
     lengths: tuple[int, ...]
@@ -98,7 +97,7 @@ class Run:
     read_constants: Callable[[Any], Any] = lambda shapes: {}
 
     @property
-    def objective(self) -> Any:
+    def objective(self) -> Objective:
         """Objective of the first phase. All phases share parameters and metrics."""
         return self.phases[0].objective
 

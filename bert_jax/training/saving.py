@@ -85,8 +85,5 @@ class Saver:
     def error_with_last_checkpoint(self, what: str) -> UserError:
         """Build an error that all processes raise, with the newest checkpoint."""
         self.checkpoints.wait()
-        newest = self.checkpoints.newest()
-        last = "there is no checkpoint"
-        if newest is not None:
-            last = f"the newest checkpoint is {newest}"
-        return UserError(f"{what}; {last}", everywhere=True)
+        newest = self.checkpoints.describe_newest()
+        return UserError(f"{what}; {newest}", everywhere=True)

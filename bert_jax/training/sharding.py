@@ -197,7 +197,7 @@ def sum_over_replicas(
     # Inside `shard_map`, a replica has only its own rows.
     rules = [(name, "fsdp" if axes == _BATCH else axes) for name, axes in RULES]
 
-    def of_replica(params, batch, rows, shared):
+    def differentiate_replica(params, batch, rows, shared):
         with nn.logical_axis_rules(rules):
             sums, grads = differentiate(params, batch, rows, shared)
         return jax.lax.psum(sums, "data"), jax.tree.map(all_reduce, grads)
@@ -212,7 +212,7 @@ def sum_over_replicas(
 
     replicas = PartitionSpec("data")
     return jax.shard_map(
-        of_replica,
+        differentiate_replica,
         mesh=mesh,
         in_specs=(PartitionSpec(), replicas, replicas, PartitionSpec()),
         out_specs=PartitionSpec(),

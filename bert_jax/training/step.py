@@ -60,7 +60,7 @@ def make_train_step(
     sum_over_replicas: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     constants: Mapping[str, Any] | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, LossAndNorm]]:
-    """Return the function from a state and a batch to the next state.
+    """Return the function from a state and a batch to the next state and the loss.
 
     A step whose loss or gradient is not finite is skipped: it changes only the counts
     of steps and of skipped steps.

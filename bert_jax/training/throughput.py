@@ -1,4 +1,4 @@
-"""Throughput of training: steps since the last report, and of the whole start."""
+"""Throughput of training since the last report, and since the process started."""
 
 import numpy as np
 

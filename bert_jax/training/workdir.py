@@ -70,7 +70,7 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
 
 
 def check_that_all_agree(config: Any) -> None:
-    """Check that all processes have the same config. A path may differ, not be missing.
+    """Check that all processes have the same config. Paths may differ, if all are set.
 
     To be called before a run reads a checkpoint: processes with different configs would
     wait for each other at different places.
@@ -78,11 +78,11 @@ def check_that_all_agree(config: Any) -> None:
     Raises:
       UserError: A process differs from process 0.
     """
-    own = dict(_values(config_lib.to_dict(config)))
-    of_main = processes.call_on_main(lambda: own)
+    own = _values(config)
+    main_values = processes.call_on_main(lambda: own)
     with processes.raise_in_all():
-        fields = own.keys() | of_main.keys()
-        fields = {f for f in fields if own.get(f) != of_main.get(f)}
+        fields = own.keys() | main_values.keys()
+        fields = {f for f in fields if own.get(f) != main_values.get(f)}
         if fields:
             raise UserError(
                 f"process {jax.process_index()} differs from process 0 in "
@@ -91,16 +91,11 @@ def check_that_all_agree(config: Any) -> None:
             )
 
 
-def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield name and value of each field. The value of a path is whether it is set."""
-    if isinstance(value, dict):
-        for name, child in value.items():
-            yield from _values(child, f"{path}.{name}".lstrip("."))
-    elif isinstance(value, list):
-        for i, child in enumerate(value):
-            yield from _values(child, f"{path}[{i}]")
-    elif path != _CACHE:  # not all hosts need one
-        yield path, bool(value) if path in _PATHS else value
+def _values(config: Any) -> dict[str, Any]:
+    """Return the fields by path. The value of a path is whether it is set."""
+    fields = dict(config_lib.leaves(config_lib.to_dict(config)))
+    fields.pop(_CACHE, None)  # not all hosts need one
+    return {f: bool(x) if f in _PATHS else x for f, x in fields.items()}
 
 
 def _check_that_all_see(folder: storage.Path) -> None:
@@ -210,7 +205,7 @@ def _check_same_run(folder: storage.Path, config: Any) -> None:
 
 
 def _has_run(folder: storage.Path) -> bool:
-    """Return whether a folder has reports or checkpoints, or a subfolder reports."""
+    """Return whether a folder has checkpoints or reports, also in subfolders."""
     reports = folder / metrics_file.FILE
     if had_checkpoint(folder):
         return True

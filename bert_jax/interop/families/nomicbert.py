@@ -41,7 +41,7 @@ _OLDER_CONSTANTS = {
 
 
 def _read_older(file: JsonFile) -> JsonFile:
-    """Rename the values of the published class; see `_read_fields`."""
+    """Rename the values of the published class, whose config has `n_embd`."""
     if "n_embd" not in file.values:
         return file
     file.check_constants(_OLDER_CONSTANTS)

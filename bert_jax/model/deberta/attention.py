@@ -222,7 +222,7 @@ def buckets_of(
 ) -> Int[np.ndarray, "*shape"]:
     """Return the buckets of distances i - j between a query i and a key j.
 
-    In each direction, short distances have a bucket each. The other half of the buckets
+    In each direction, half of the buckets hold one short distance each. The other half
     cover ranges that grow exponentially, and the last one ends before `max_distance`.
     Keys that come `max_distance` or more after the query have bucket 0, as in
     `transformers`. In da_utils.py of microsoft/DeBERTa they share bucket 1 with nearer

@@ -14,8 +14,8 @@ class DebertaEncoder(encoder.Encoder):
 
     Distances are the only position information, and all layers share their embeddings.
     As in `DebertaV2ForMaskedLM`, there is no enhanced mask decoder, which in the
-    original adds absolute positions to predict masked tokens (paper, 3.2). Hidden
-    states of padding differ from the original's, which zeroes its embeddings.
+    original adds absolute positions to predict masked tokens (DeBERTa paper, 3.2).
+    Hidden states of padding differ from the original's, which zeroes its embeddings.
     """
 
     attention_class = DisentangledAttention

@@ -42,7 +42,7 @@ def attend(
         to `config.dtype`.
       pattern: Rules for which keys each query sees.
       rotations: Rotations of all positions; None without rotary positions.
-      dropout_keys: Keys of the rows for dropout of the probabilities; None for none.
+      dropout_keys: Keys of the rows for dropout of the probabilities, or None.
       query_positions: Positions of the queries in their rows; None: all, and P is L.
     """
     arrays = sources, biases, pattern, rotations, dropout_keys

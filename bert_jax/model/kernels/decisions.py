@@ -70,11 +70,9 @@ def attention(
     """
     if config.kernels == "off":
         return Decision(PLAIN, "encoder.kernels=off")
-    if queries is not None and (
-        platform != "tpu"
-        or queries < QUERY_CHUNK
-        or (is_local or config.causal or has_dropout)
-    ):
+    is_plain_pattern = not (is_local or config.causal or has_dropout)
+    has_kernel = platform == "tpu" and is_plain_pattern
+    if queries is not None and (queries < QUERY_CHUNK or not has_kernel):
         return Decision(PLAIN, f"{queries} positions of a row of {length}")
     has_distances = config.positions == "disentangled"
     if config.positions == "relative" or (has_distances and platform != "tpu"):
@@ -265,7 +263,7 @@ def describe(
     predictions: int,
     logits_reader: str,
 ) -> str:
-    """Say which implementation each part of an encoder has in training, and why.
+    """Describe the implementation of each part of an encoder in training, and why.
 
     Call it with the mesh in use. A last layer that computes some positions only may use
     plain operations even where this returns a kernel.

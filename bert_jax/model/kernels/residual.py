@@ -40,7 +40,7 @@ class AddAndNormalise(nn.Module):
         Args:
           x: Input of the residual connection.
           product: Float32 product that is added to it; None for the norm of x.
-          bias: Bias of the product; None for none.
+          bias: Bias of the product; None: no bias.
           dropout_keys: A key for each row or each position; None for no dropout.
           consumers: Number of copies.
         """

@@ -25,8 +25,8 @@ Heads that share a window are not sliced out of its keys and values: the queries
 gradients, have zeros in the other heads' columns, which costs nothing, since a product
 is as wide as the window. Two heads share such a product, side by side, which fills the
 256 columns of a newer core. The output and all gradients are transposed, too: their
-products move the rows of one head past the probabilities, and those of a window would
-take twice the time.
+products then stream the K rows of one head through the matrix unit. The 128 rows of a
+window would take twice the time.
 """
 
 import functools

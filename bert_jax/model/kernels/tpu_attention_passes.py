@@ -217,5 +217,5 @@ def backward(
 
 
 def _heads_at_once(query):
-    """Return the heads of a step; two of float32 would not fit a core of v4."""
+    """Return the number of heads in a step; two in float32 exceed a core of v4."""
     return 1 if query.dtype == jnp.float32 else 2

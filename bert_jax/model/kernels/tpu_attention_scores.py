@@ -134,8 +134,8 @@ class Program:
     def _keys_seen_by(self, queries):
         """Return whole blocks of keys that contain all keys that a chunk may see.
 
-        These are all keys in pieces of long rows. With dropout, too, because a key
-        shares its random word with a key of the other half.
+        In pieces of long rows, and with dropout, these are all keys: with dropout, a
+        key shares its random word with a key of the other half.
         """
         options = self.options
         begin, end = 0, self._length
@@ -182,7 +182,7 @@ class Program:
     def scores(self, step, key, query):
         """Return the scores of each head, [M, N], of keys [M, 128] and its queries.
 
-        Keys that a query does not see have `HIDDEN_SCORE`. The queries are of
+        Keys that a query does not see have `HIDDEN_SCORE`. `query` is a result of
         `for_each_head`.
         """
         options = self.options

@@ -23,10 +23,10 @@ from bert_jax.model.attention_pattern import AttentionPattern
 class RelativePattern(AttentionPattern):
     """Attention pattern of tokens and targets, with positions, segments and ranks.
 
-    The `vectors` of a row are its L tokens, followed by P targets, which none sees.
+    The `vectors` of a row are its L tokens, then its P targets, which no vector sees.
     """
 
-    # Of the vectors' positions, as in the original transformer.
+    # Sinusoids of the vectors' positions (Vaswani et al. 2017, 3.5).
     sines: Float[Array, "B vectors half_D"]
     cosines: Float[Array, "B vectors half_D"]
     segment_ids: Int[Array, "B vectors"]
@@ -49,7 +49,7 @@ class RelativePattern(AttentionPattern):
 
 
 class _Relative(NamedTuple):
-    """Parameters of the scores besides queries and keys; None without segments."""
+    """Parameters of scores besides queries and keys; the last two need segments."""
 
     distance_kernel: Float[Array, "D H K"]
     content_bias: Float[Array, "H K"]

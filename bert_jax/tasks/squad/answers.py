@@ -34,7 +34,8 @@ class Answer:
 class Ranking:
     """Answers to one question."""
 
-    # Best first, all different. "" is among them in 2.0, or if there is no other.
+    # The best first, with different texts. "" is one of them if `no_answers` is set or
+    # the context has no tokens.
     answers: tuple[Answer, ...]
     # Logit of no answer minus logit of the best one; None if there must be an answer.
     null_odds: float | None
