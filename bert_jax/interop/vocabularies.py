@@ -17,17 +17,15 @@ from bert_jax import config as config_lib
 from bert_jax import io_errors, storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import json_files, special_token_layout
+from bert_jax.interop import json_files, special_token_layout, tokenizer_settings
 from bert_jax.interop.families import BERT, FAMILIES
 from bert_jax.tokenizer import (
     PIPELINE_FILE,
     SETTINGS_FILE,
-    SPECIAL_TOKENS_FILE,
     Tokenizer,
     continuations,
     pipelines,
     sentencepiece_model,
-    token_texts,
 )
 from bert_jax.tokenizer.special_tokens import MASK, SPECIAL_TOKENS
 
@@ -49,42 +47,9 @@ _CLASSES = (
     "(Albert|Bert|DebertaV2|DistilBert|Electra|GPT2|PreTrained|Roberta|XLNet)Tokenizer(Fast)?"
     "|TokenizersBackend"
 )
-# Class that uses a `tokenizer.json` as it is.
-_AS_IT_IS = "PreTrainedTokenizerFast"
 # Classes that number the two texts of a pair unless the settings say otherwise. Before
 # release 5 of `transformers`, that was the default of all classes.
 _WITH_SEGMENTS = ("BertTokenizer", "DebertaV2Tokenizer")
-# Settings of `transformers`, and the settings of a pipeline that they would replace.
-_REPLACED = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-    "add_prefix_space": "add_prefix_space",
-}
-# Their defaults in `transformers`, for the classes that build a pipeline from the
-# settings and the vocabulary, and the `model_type`s that have these classes.
-_BERT_DEFAULTS = {
-    "do_lower_case": True,
-    "strip_accents": None,  # as lower-casing
-    "tokenize_chinese_chars": True,
-}
-_BYTE_BPE_DEFAULTS = {"add_prefix_space": False}
-_DEFAULTS = {
-    "BertTokenizer": _BERT_DEFAULTS,
-    "DistilBertTokenizer": _BERT_DEFAULTS,
-    "ElectraTokenizer": _BERT_DEFAULTS,
-    "GPT2Tokenizer": _BYTE_BPE_DEFAULTS,
-    "RobertaTokenizer": _BYTE_BPE_DEFAULTS,
-}
-_CLASS_OF_MODEL = {
-    "bert": "BertTokenizer",
-    "distilbert": "BertTokenizer",
-    "electra": "BertTokenizer",
-    "nomic_bert": "BertTokenizer",
-    "roberta": "RobertaTokenizer",
-}
-# Settings that are true or false.
-_SWITCHES = (*_REPLACED, "do_basic_tokenize", "keep_accents", "split_by_punct")
 
 
 # ---- in
@@ -96,7 +61,7 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
     Raises:
       UserError: The tokenizer is missing, damaged or unsupported.
     """
-    settings = _read_settings(folder)
+    settings = tokenizer_settings.read(folder)
     if (folder / PIPELINE_FILE).exists():
         tokenizer = Tokenizer.load(folder, settings | dict(named or {}))
         model = tokenizer.steps()["model"]
@@ -105,7 +70,7 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
                 f"{folder}: the Unigram model in {PIPELINE_FILE} fails at unknown "
                 "characters; set its unk_id to the id of the token for them"
             )
-        _check_settings_agree(folder, tokenizer, settings)
+        tokenizer_settings.check(folder, tokenizer, settings)
         return tokenizer
     settings |= named or {}
     config = folder / "config.json"
@@ -128,60 +93,6 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
         return tokenizer_lib.make(pipeline, settings)
     except (UserError, ValueError, OSError) as error:
         raise io_errors.explain(error, f"{folder}: {error}") from error
-
-
-def _read_settings(folder: storage.Path) -> dict[str, Any]:
-    """Return the settings of `transformers`, without those that are null.
-
-    `added_tokens` is the content of a file that folders had before `transformers` 4.34.
-    """
-    older = json_files.read_or_empty(folder / "added_tokens.json")
-    settings: dict[str, Any] = {"added_tokens": older}
-    for file in (SPECIAL_TOKENS_FILE, SETTINGS_FILE):
-        values = json_files.read_or_empty(folder / file)
-        settings |= {name: value for name, value in values.items() if value is not None}
-    for name in _SWITCHES:
-        json_files.JsonFile(folder / SETTINGS_FILE, settings).value(name, bool, False)
-    return settings
-
-
-def _check_settings_agree(
-    folder: storage.Path, tokenizer: Tokenizer, settings: Mapping[str, Any]
-) -> None:
-    """Check that no setting or default of `transformers` changes the pipeline."""
-    values = tokenizer.steps()
-    kinds = {step["type"] for step in token_texts.all_steps(values["normalizer"])}
-    for name, kind, refused in (
-        ("do_lower_case", "Lowercase", False),
-        ("keep_accents", "StripAccents", True),
-    ):
-        if kind in kinds and settings.get(name) is refused:
-            raise UserError(
-                f"{folder}: {name} is {refused} in {SETTINGS_FILE}, and "
-                f"{PIPELINE_FILE} has the step {kind}; make them agree"
-            )
-    model = json_files.read_or_empty(folder / "config.json")
-    of_model = _CLASS_OF_MODEL.get(str(model.get("model_type")))
-    name = settings.get("tokenizer_class") or model.get("tokenizer_class") or of_model
-    used = _DEFAULTS.get(str(name).removesuffix("Fast"), {}) | settings
-    for step in token_texts.all_steps([values["normalizer"], values["pre_tokenizer"]]):
-        for setting, in_step in _REPLACED.items():
-            if setting not in used or in_step not in step:
-                continue
-            wanted, value = used[setting], step[in_step]
-            if in_step == "strip_accents":
-                wanted = used["do_lower_case"] if wanted is None else wanted
-                value = step["lowercase"] if value is None else value
-            if wanted == value:
-                continue
-            origin, remedy = f"in {SETTINGS_FILE}", ""
-            if setting not in settings:
-                origin = f"by default in the {name} of transformers"
-                remedy = f" in {SETTINGS_FILE}, or set tokenizer_class to {_AS_IT_IS}"
-            raise UserError(
-                f"{folder}: {setting} is {wanted} {origin}, and {in_step} is "
-                f"{value} in {PIPELINE_FILE}; make them equal{remedy}"
-            )
 
 
 def _older_pipeline(
@@ -255,7 +166,7 @@ def _fairseq_pipeline(
 
 def read_google(folder: pathlib.Path) -> Tokenizer:
     """Read the `vocab.txt` in a folder of google-research/bert or electra."""
-    settings = _read_settings(folder)
+    settings = tokenizer_settings.read(folder)
     return read_wordpiece(
         folder / _WORDPIECE,
         settings.get("do_lower_case"),
@@ -284,7 +195,9 @@ def read_wordpiece(
 
 def has_one_segment(folder: storage.Path, tokenizer: Tokenizer) -> bool:
     """Return whether `transformers` gives segment 0 to both texts of a pair."""
-    settings = json_files.JsonFile(folder / SETTINGS_FILE, _read_settings(folder))
+    settings = json_files.JsonFile(
+        folder / SETTINGS_FILE, tokenizer_settings.read(folder)
+    )
     is_recent = "backend" in settings.values  # saved by release 5 or later
     has_ids = settings.values.get("tokenizer_class") in _WITH_SEGMENTS or not is_recent
     default = ["token_type_ids"] if has_ids else []

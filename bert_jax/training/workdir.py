@@ -92,7 +92,7 @@ def check_that_all_agree(config: Any) -> None:
 
 
 def _values(config: Any) -> dict[str, Any]:
-    """Return the fields by path. The value of a path is whether it is set."""
+    """Return the fields of a config; for a path to files, whether it is set."""
     fields = dict(config_lib.leaves(config_lib.to_dict(config)))
     fields.pop(_CACHE, None)  # not all hosts need one
     return {f: bool(x) if f in _PATHS else x for f, x in fields.items()}

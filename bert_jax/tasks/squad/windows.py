@@ -64,8 +64,8 @@ def make(
             seconds.append(ids[part])
             spans.append((number, row_start, context_start, size))
             has_most_context.append([*[0] * row_start, *(best[part] == i)])
-    question, *places = np.array(spans, np.int32).reshape(-1, 4).T
-    row_start, context_start, size = places
+    columns = np.array(spans, np.int32).reshape(-1, 4).T
+    question, row_start, context_start, size = columns
     rows, _ = token_rows.join_pairs(firsts, seconds, tokenizer, config.length)
     return Windows(
         rows=rows,
