@@ -64,9 +64,7 @@ def recipe_of(
 def seconds_of_steps(values: argparse.Namespace) -> dict[str, float]:
     """Return the CPU seconds of a step, by name of the objective."""
     measured = speedrun.measure(
-        [name for name in OBJECTIVES if name in values.objectives],
-        lambda name: [recipe_of(name, 1000, 0, values)],
-        values,
+        values.objectives, lambda name: [recipe_of(name, 1000, 0, values)], values
     )
     return {name: seconds for name, (seconds,) in measured.items()}
 
@@ -135,9 +133,9 @@ def result_cells(name: str, values: argparse.Namespace) -> list[str]:
     second = ""
     for task in ("nsp", "sop", "disc"):
         if f"{task}_accuracy" in last[0]:
-            never = 1 - last[0].get("replaced_fraction", 0.5)
+            majority = 1 - last[0].get("replaced_fraction", 0.5)
             cell = speedrun.cell(last, f"{task}_accuracy", 100, ".1f")
-            second = f"{cell} ({100 * never:.1f})"
+            second = f"{cell} ({100 * majority:.1f})"
     scores = [each for each, _ in runs]
     return [*cells, second, speedrun.cell(scores, "blimp", 100, ".1f")]
 
@@ -205,7 +203,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     values = parse(arguments)
     pathlib.Path(values.output).mkdir(parents=True, exist_ok=True)
-    speedrun.known_seconds(values)
+    speedrun.known_seconds(values)  # refuses an --output of other settings
     for seed in range(values.seeds):
         for name in values.objectives:
             run(name, seed, values)

@@ -4,10 +4,10 @@ r"""Fine-tune encoders, and random weights of the first one's shape, on eight ta
         --output=DIR
 
 DIR of `--data` has the files as they are published, plain or `.gz`:
-glue/{CoLA,SST-2,MRPC,RTE,STS-B}/{train,dev}.tsv, squad/dev-v1.1.json,
-wnut17/{train,dev}.conll, and arc/ARC-E/{dev-arc_easy_dev,test-arc_easy_test}.csv, of
-which the larger one is to train on. SQuAD is split by article, the first 38 of 48 of
-dev-v1.1 to train on. Each task is trained with `--seeds` seeds from each of the models.
+glue/{CoLA,SST-2,MRPC,RTE,STS-B}/{train,dev}.tsv, wnut17/{train,dev}.conll,
+squad/dev-v1.1.json, whose first 38 of 48 articles are to train on, and
+arc/ARC-E/{dev-arc_easy_dev,test-arc_easy_test}.csv, of which the first is to train on.
+Each task is trained with `--seeds` seeds from each of the models.
 An interrupted run resumes, and a finished run is skipped. The table goes to standard
 output: one score of each task on its evaluation set, in percent, as mean and standard
 deviation over seeds.
@@ -125,7 +125,8 @@ def main() -> None:
         help="workdirs of pretraining",
     )
     parser.add_argument("--output", required=True, help="folder for all runs")
-    parser.add_argument("--tasks", default=",".join(TASKS), help="some of the eight")
+    names = program_flags.names_of(TASKS)
+    parser.add_argument("--tasks", default=[*TASKS], type=names, help="some of them")
     parser.add_argument("--learning_rate", type=float, default=3e-4)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--length", type=int, default=384, help="longest rows")
@@ -133,17 +134,11 @@ def main() -> None:
     values = parser.parse_args()
     if values.seeds < 2:
         parser.error("--seeds must be at least 2, for a standard deviation")
-    tasks = values.tasks.split(",")
-    if unknown := set(tasks) - TASKS.keys():
-        parser.error(
-            f"--tasks: unknown {', '.join(sorted(unknown))}; there are "
-            f"{', '.join(TASKS)}"
-        )
-    print(f"| | {' | '.join(f'{name}, {TASKS[name][1]}' for name in tasks)} |")
-    print(f"|---|{'---:|' * len(tasks)}")
+    print(f"| | {' | '.join(f'{name}, {TASKS[name][1]}' for name in values.tasks)} |")
+    print(f"|---|{'---:|' * len(values.tasks)}")
     for model in (*values.pretrained, RANDOM):
         cells = [model]
-        for name in tasks:
+        for name in values.tasks:
             _, score, percent = TASKS[name]
             of_seeds = run(name, model, values)["scores"][score]
             # None: undefined, as the correlation of constant predictions is.

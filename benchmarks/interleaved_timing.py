@@ -26,7 +26,7 @@ def rounds(functions, count):
 
 
 def serve(prepare):
-    """Prepare a function of a number of steps, and run what each line of input says."""
+    """Prepare a function that runs steps. Time it for each count on standard input."""
     run = prepare()
 
     def report(count):
@@ -95,12 +95,11 @@ def medians(commands, environment, deadline):
     try:
         expected = {}
         for name, side in sides.items():
-            seconds = side.wait(ready_by)
-            if seconds:
+            if seconds := side.wait(ready_by):
                 expected[name] = seconds
             else:
                 side.end()
-        _take(turns, sides, expected, deadline)
+        _take_turns(turns, sides, expected, deadline)
     finally:
         for side in sides.values():
             side.end()
@@ -109,7 +108,8 @@ def medians(commands, environment, deadline):
     return middle, min(map(len, turns.values()), default=0)
 
 
-def _take(turns, sides, expected, deadline):
+def _take_turns(turns, sides, expected, deadline):
+    """Time all ready sides in turns until the deadline, and append to `turns`."""
     longest = 0.0
     for _ in range(MAX_TURNS):
         begin = time.monotonic()

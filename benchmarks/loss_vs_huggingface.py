@@ -10,8 +10,8 @@ pretraining. torch's AdamW has bert_jax's settings: bias correction, epsilon 1e-
 0.01 except on biases and layer norms, clipping at 1, and a linear schedule. Prints the
 largest difference of the losses; `--output` draws the last case.
 
-Hugging Face lets spans begin in padding, and bert_jax does not: its logits there are
-set to a large negative number before its loss is computed.
+bert_jax masks out the logits of spans in padding. Hugging Face's model does not, so its
+logits there are set to a large negative number before its loss is computed.
 """
 
 import dataclasses

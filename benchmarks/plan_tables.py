@@ -41,7 +41,8 @@ def rows(recipe: str, topology: str, *flags: str) -> list[list[str]]:
     command = [sys.executable, "-m", "bert_jax.run.plan", config, *flags]
     command += [f"--topology={topology}", "--schedule", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE)
-    if done.returncode:  # run.plan has said why
+    # Status 3: the recipe does not fit. Otherwise run.plan has said why.
+    if done.returncode not in (0, 3):
         sys.exit(done.returncode)
     plan = json.loads(done.stdout)
     chip_hours = plan["seconds_at_peak"] / 0.4 / 3600 * plan["chips"]

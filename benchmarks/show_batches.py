@@ -90,10 +90,11 @@ def cells(row: dict[str, np.ndarray]) -> list[str]:
     text = f"`{' '.join(tokens)}`"
     if length < len(ids):
         text += f" and {len(ids) - length} `[PAD]`"
-    if kinds := [kind for kind in ("mlm", "target") if f"{kind}_labels" in row]:
-        used = row[f"{kinds[0]}_weights"] > 0
-        labels = [VOCABULARY[i] for i in row[f"{kinds[0]}_labels"][used]]
-        positions = row[f"{kinds[0]}_positions"][used]
+    kind = "mlm" if "mlm_labels" in row else "target"
+    if f"{kind}_labels" in row:
+        used = row[f"{kind}_weights"] > 0
+        labels = [VOCABULARY[i] for i in row[f"{kind}_labels"][used]]
+        positions = row[f"{kind}_positions"][used]
         predicted = ", ".join(
             f"{position}: `{label}`"
             + (f" (place {row['ranks'][position]})" if "ranks" in row else "")
@@ -104,13 +105,13 @@ def cells(row: dict[str, np.ndarray]) -> list[str]:
     segments = counted(row["segment_ids"].tolist()) if "segment_ids" in row else ""
     if "documents" in row:
         segments += f"; `documents` {counted(row['documents'].tolist())}"
-    label = []
+    label = ""
     for name in ("nsp", "sop"):
         if f"{name}_labels" in row:
             used = np.atleast_1d(row[f"{name}_weights"] > 0)
             labels = np.atleast_1d(row[f"{name}_labels"])[used]
-            label = [f"`{name}_labels` {', '.join(map(str, labels))}"]
-    return [text, predicted, segments, *(label or [""])]
+            label = f"`{name}_labels` {', '.join(map(str, labels))}"
+    return [text, predicted, segments, label]
 
 
 def table() -> str:

@@ -23,6 +23,7 @@ another `--output`. The same flags with `--rows=` print the table alone.
 
 import argparse
 import dataclasses
+import functools
 import json
 import pathlib
 import statistics
@@ -206,9 +207,9 @@ def measure(
 ) -> dict[str, list[float]]:
     """Return the CPU seconds of a step, medians of rounds.
 
-    The result is stored. If it lacks a name, all are measured again, in turns, and the
-    new times are scaled to those of the first known name. Known times remain, because
-    the steps of runs follow from them.
+    Times are stored in `--output`. If a name has none, all are measured again, in
+    turns. New times are scaled by the ratio of the first name's stored and new time.
+    Stored times never change, because the steps of finished runs follow from them.
 
     `phases_of` is a function from the name of a model to configs of one phase each.
     """
@@ -281,7 +282,7 @@ def run(name: str, seed: int, values: argparse.Namespace) -> None:
 
 
 def held_out(params, config: config_lib.PretrainConfig) -> dict[str, float]:
-    """Return loss and accuracy of masked tokens, on rows that depend on no config."""
+    """Return loss and accuracy of masked tokens, on the same rows for all models."""
     masked_lm = config_lib.MaskedLmConfig(segments="full_sentences")
     common = config_lib.PretrainConfig(
         encoder=config.encoder,
@@ -294,11 +295,8 @@ def held_out(params, config: config_lib.PretrainConfig) -> dict[str, float]:
     data = pretraining.open_data(common, [corpus], 0, np.arange(16))
     objective = pretraining.OBJECTIVES["masked_lm"](config.encoder, masked_lm)
 
-    @jax.jit
-    def sums(params, batch):
-        key = jax.random.key(0)
-        return objective.sums(params, batch, dropout_keys=None, sampling_keys=key)
-
+    keys = {"dropout_keys": None, "sampling_keys": None}  # it samples nothing
+    sums = jax.jit(functools.partial(objective.sums, **keys))
     total = None
     for batch in data.held_out[0].batches():
         added = jax.device_get(sums(params, batch))
@@ -403,8 +401,8 @@ def make_parser(description: str):
 
 
 def file_of_pairs(text: str) -> str:
-    """Return the name of a file of minimal pairs, which is read after each run."""
-    # Standard input would be empty then.
+    """Check that a file of minimal pairs can be read, and return its name."""
+    # No pipe: the file is read again after each run.
     if text and not pathlib.Path(text).is_file():
         raise argparse.ArgumentTypeError(f"there is no file {text}")
     try:
@@ -431,7 +429,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     values = parse(arguments)
     pathlib.Path(values.output).mkdir(parents=True, exist_ok=True)
-    known_seconds(values)
+    known_seconds(values)  # refuses an --output of other settings
     for seed in range(values.seeds):
         for name in values.rows:
             run(name, seed, values)

@@ -6,9 +6,9 @@ r"""Cycles of a training step of Hugging Face's Flax BERT, by both measures of a
 BERT-Base with both heads, bfloat16, parameters in float32, dropout 0.1, AdamW, on one
 chip. Its step follows their script for masked tokens
 (examples/flax/language-modeling/run_mlm_flax.py) with next sentence beside it: logits
-at all positions, the loss at those with labels; unlike ours without clipping, without a
-schedule, and all parameters are decayed. Nothing runs: the step is compiled and
-measured as `run.plan --schedule` measures ours, whose command is in docs/results.md.
+at all positions, the loss at those with labels. Unlike bert_jax's step, it has no
+clipping and no schedule, and decays all parameters. Nothing runs: the step is compiled
+and measured as `run.plan --schedule` measures bert_jax's (command in docs/results.md).
 """
 
 import jax

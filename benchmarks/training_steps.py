@@ -146,7 +146,7 @@ def steps_of_run(run):
 
 
 def huggingface_steps(case, *, compiled):
-    """Return the same of Hugging Face. Without padding, attention needs no mask."""
+    """Return a function that runs a number of steps of Hugging Face's model."""
     import torch
     import transformers
 
@@ -172,7 +172,7 @@ def huggingface_steps(case, *, compiled):
     batch = make_batch(case)
     labels = np.full(batch["input_ids"].shape, -100)
     np.put_along_axis(labels, batch["mlm_positions"], batch["mlm_labels"], 1)
-    inputs = {
+    inputs = {  # without padding, attention needs no mask
         "input_ids": batch["input_ids"],
         "token_type_ids": batch["segment_ids"],
         "labels": labels,

@@ -43,7 +43,7 @@ def row(folder: str) -> str:
         f"{p.max():.1%}",
         f"{accuracy:.1%}",
     ]
-    return " | ".join(["", *cells, ""]).strip()
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ Source: everything but the change is configs/bert_base.py.
 
         variant         change                                        source
         no_nsp          consecutive segments, no next sentence        BERT, Table 5
-        left_to_right   the same, each token from those before it     BERT, Table 5
+        left_to_right   no_nsp, each token from the tokens before it  BERT, Table 5
         whole_words     words are masked as a whole                   BERT, release of
                                                                       May 2019
         ngrams          1 to 3 words are masked as a whole            ALBERT, 4.1

@@ -16,13 +16,14 @@ Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
         The corpus must be built with the checkpoint's tokenizer: that of a published
         folder, or tokenizer/ in the corpus of a workdir. There may be several corpora:
         --config.data.corpus=NEW,OLD with --config.data.weights=3,1 keeps a quarter of
-        the rows for the former kind of text. If its run had the same corpus, set
-        another --config.seed, or its rows come again. Use `run.extend_vocabulary`
-        first to add the words of a domain. Moments and schedule start from scratch. The
-        objective may differ from the checkpoint's: left to right first, then masked
-        tokens (arXiv 2507.00994), which have the same head. Other heads start from
-        random values. To train for anything but masked tokens, copy this file and
-        replace `objective`; from left to right needs `cfg.encoder.causal = True`, too.
+        the rows for the former kind of text. If the checkpoint's run had the same
+        corpus, set another --config.seed, or the same rows come again. Use
+        `run.extend_vocabulary` first to add the words of a domain. Moments and schedule
+        start from scratch. The objective may differ from the checkpoint's: left to
+        right first, then masked tokens (arXiv 2507.00994), which have the same head.
+        Other heads start from random values. To train for anything but masked tokens,
+        copy this file and replace `objective`; from left to right needs
+        `cfg.encoder.causal = True`, too.
         By default, rows have one segment, which every encoder takes; a BERT goes on
         with next sentence by --config.objective.segments=next_sentence.
 Cost:   not run yet.

@@ -2,8 +2,9 @@ r"""A student with half of BERT-Base's layers, which imitates a teacher's predic
 
 Source: DistilBERT (Sanh et al. 2019): BERT-Base's width with 6 layers and without
         segments; weights of 5 for the teacher's loss, 2 for the loss of masked tokens
-        and 1 for the cosine of the last hidden states; temperature 2; no next sentence.
-        From its code (train.py and distiller.py): batch, optimizer and learning rate.
+        and 1 for the cosine of the last hidden states (here 2.5, 1 and 0.5);
+        temperature 2; no next sentence. From its code (train.py and distiller.py):
+        batch, optimizer and learning rate.
 Differences: the student begins with random weights, the authors' with layers 0, 2, 4,
         7, 9 and 11 of the teacher. It imitates the teacher at masked tokens only. These
         are drawn at one rate; the authors draw rare tokens more often. Rows are full of

@@ -27,29 +27,26 @@ Cost:   the authors' large took 5.5 days on 512 TPU v3 chips (3.1). Not run yet.
 from bert_jax import config as config_lib
 from bert_jax import recipe_variants
 
-# Layers, hidden size, heads.
-VARIANTS = {"base": (12, 768, 12), "large": (24, 1024, 16)}
-# Steps, batch, learning rate, steps of warmup.
-_TRAINING = {
-    "base": (1_000_000, 256, 1e-4, 10_000),
-    "large": (500_000, 8192, 4e-4, 40_000),
+# Layers, hidden size, heads; steps, batch, learning rate, steps of warmup.
+VARIANTS = {
+    "base": (12, 768, 12, 1_000_000, 256, 1e-4, 10_000),
+    "large": (24, 1024, 16, 500_000, 8192, 4e-4, 40_000),
 }
 
 
 def get_config(arg: str = ""):
     """Return the recipe; `arg` is a variant, with ",smoke" for a run of seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
-    steps, batch_size, rate, warmup = _TRAINING[variant]
+    *size, steps, batch_size, rate, warmup = VARIANTS[variant]
+    phase = config_lib.PhaseConfig(steps=steps, length=512, batch_size=batch_size)
     cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(
             encoder=config_lib.EncoderConfig(positions="relative"),
             objective=config_lib.PermutationLmConfig(),
-            phases=(
-                config_lib.PhaseConfig(steps=steps, length=512, batch_size=batch_size),
-            ),
+            phases=(phase,),
         )
     )
-    recipe_variants.set_size(cfg, *VARIANTS[variant])
+    recipe_variants.set_size(cfg, *size)
     cfg.optimizer.update(learning_rate=rate, warmup_fraction=warmup / steps)
     cfg.optimizer.schedule = "linear"
     if smoke:

@@ -63,7 +63,7 @@ def render(values: argparse.Namespace) -> str:
         )
     chips = math.prod(sides)
     hosts, left = divmod(chips, values.chips_per_host)
-    if left or not hosts:
+    if left:
         raise ValueError(
             f"--topology={values.topology} has {chips} chips, and a host has "
             f"{values.chips_per_host}; see --chips_per_host"
@@ -147,9 +147,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    command = shlex.join(KUBECTL)
     if values.dry_run:
         # The command is for the reader; standard output can be piped into it.
-        print(shlex.join(KUBECTL), file=sys.stderr)
+        print(command, file=sys.stderr)
         print(manifest, end="")
         return 0
     if not shutil.which(KUBECTL[0]):
@@ -157,7 +158,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     status = subprocess.run(KUBECTL, input=manifest.encode(), check=False).returncode
     if status:
-        command = shlex.join(KUBECTL)
         print(f"error: exit status {status} of: {command}", file=sys.stderr)
     return status
 
