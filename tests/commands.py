@@ -13,6 +13,7 @@ import sys
 import warnings
 from unittest import mock
 
+import pytest
 from absl.testing import flagsaver
 
 from bert_jax.run import command_line
@@ -30,8 +31,16 @@ os.execv(command[0], command)
 """
 
 
+def shared_data(name):
+    """Return a path in the folder of real data; skip the test if it is not there."""
+    path = ROOT.parent / "shared/data" / name
+    if not path.exists():
+        pytest.skip(f"needs shared/data/{name}")
+    return path
+
+
 def environment():
-    """That of a process with one device."""
+    """Return the environment of a process with one device."""
     return {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
 
 

@@ -4,13 +4,13 @@ import dataclasses
 import gzip
 import io
 import json
-import pathlib
 import shutil
 
 import numpy as np
 import pyarrow
 import pytest
 import sentencex
+from commands import shared_data
 from corpora import COMPRESS, build_reference, content, documents_of, flipped
 from pyarrow import parquet
 
@@ -27,8 +27,6 @@ from bert_jax.corpus import (
 )
 from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import Unavailable, UserError
-
-DATA = pathlib.Path(__file__).parents[2] / "shared/data"
 
 
 def read_all(source):
@@ -350,9 +348,8 @@ def test_a_document_of_wikiextractor_without_its_end(tmp_path):
 
 
 def test_wikiextractor_output():
-    if not DATA.exists():
-        pytest.skip("no WikiExtractor sample here")
-    got, problems = read_all(sources.Source(str(DATA / "wikipedia/*"), "wikiextractor"))
+    pattern = str(shared_data("wikipedia") / "*")
+    got, problems = read_all(sources.Source(pattern, "wikiextractor"))
     assert len(got) == 152  # of 153: one is a title without text
     assert got[0].text.startswith("Anarchism is an anti-authoritarian political")
     assert problems.count == 0

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from plans import compiled_text, count_kernels, needs_compiler, on_tpu
+from toy import assert_close
 
 from bert_jax import config
 from bert_jax.model import cross_entropy
@@ -70,8 +71,7 @@ def by_kernel(x, table, bias, labels, gradient, vocab_size=VOCAB_SIZE):
 def assert_equals_the_restatement(got, expected):
     np.testing.assert_array_equal(got[1], expected[1])
     for a, b in zip(got, expected, strict=True):
-        assert a.shape == b.shape
-        assert np.abs(a - b).max() <= 4e-6 * np.abs(b).max()
+        assert_close(a, b, 4e-6)
 
 
 def test_kernels_equal_a_restatement(simulated_kernels):

@@ -1,11 +1,11 @@
 """Files of GLUE: small ones of each task, and real ones where available."""
 
-import pathlib
 import uuid
 
 import fsspec
 import numpy as np
 import pytest
+from commands import shared_data
 from glue_files import HEADERS, download, rows, write
 
 from bert_jax import config as config_lib
@@ -13,9 +13,6 @@ from bert_jax import finetuning, storage
 from bert_jax.errors import UserError
 from bert_jax.tasks import classification, glue
 from bert_jax.tasks.labelled_texts import Example
-
-REAL = pathlib.Path(__file__).parents[2] / "shared/data/glue"
-
 
 METRICS = {
     "cola": {"matthews"},
@@ -168,9 +165,7 @@ def test_folders_and_files_of_another_task_are_refused(tmp_path, wordpiece):
     ],
 )
 def test_the_real_files(task, train, held_out):
-    if not REAL.exists():
-        pytest.skip("needs GLUE")
-    sets, about = glue.read(task, str(REAL))
+    sets, about = glue.read(task, str(shared_data("glue")))
     assert (len(sets["train"]), len(sets["eval"])) == (train, held_out)
     assert set(about["incomplete"].values()) == {0}
     if task == "stsb":

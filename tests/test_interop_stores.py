@@ -8,6 +8,7 @@ import published
 import pytest
 import saved
 from commands import assert_refused, call
+from corpora import content
 from fsspec.implementations import memory
 from fsspec.registry import _registry
 
@@ -36,15 +37,7 @@ def url(monkeypatch):
 
 
 def upload(folder, url):
-    for path in folder.iterdir():
-        Gcs().pipe_file(f"{url}/{path.name}", path.read_bytes())
-
-
-def download(url, folder):
-    folder.mkdir()
-    for name in Gcs().find(url):
-        (folder / name.rpartition("/")[2]).write_bytes(Gcs().cat_file(name))
-    return folder
+    Gcs().put(f"{folder}/", f"{url}/", recursive=True)
 
 
 @pytest.fixture
@@ -181,9 +174,8 @@ def test_exports_to_a_store_have_the_same_files(url, tmp_path, monkeypatch):
     )
     convert.convert(folder, url, "huggingface")
     assert order[-1] == "config.json"
-    there = download(url, tmp_path / "there")
-    here = {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
-    assert here == {path.name: path.read_bytes() for path in there.iterdir()}
+    there = {name.rpartition("/")[2]: Gcs().cat_file(name) for name in Gcs().find(url)}
+    assert there == content(tmp_path / "here")
     flags = f"--input={folder}", f"--output={url}", "--to=huggingface"
     assert_refused(call("convert", *flags), f"{url} is not empty; give a new folder")
 

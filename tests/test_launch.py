@@ -144,11 +144,6 @@ def slurm(*arguments):
     return ["sbatch", "--nodes=4", "launch/slurm.sbatch", *arguments]
 
 
-def with_dry_run(command):
-    at = command.index("--") if "--" in command else len(command)
-    return [*command[:at], "--dry_run", *command[at:]]
-
-
 VM = "gcloud compute tpus tpu-vm"
 QUEUED = "gcloud compute tpus queued-resources"
 SSH = f"{VM} ssh bert --zone=z"
@@ -201,7 +196,8 @@ def test_real_dry_and_failed_run(launched, case):
     if expected:
         assert real.calls[0] == shlex.split(expected)
 
-    dry = launched(*with_dry_run(command), **environment)
+    at = command.index("--") if "--" in command else len(command)
+    dry = launched(*command[:at], "--dry_run", *command[at:], **environment)
     assert (dry.returncode, dry.stderr, dry.calls) == (0, "", [])
     pasted = launched("bash", "-c", dry.stdout, **environment)
     assert pasted.calls == real.calls

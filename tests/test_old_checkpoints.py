@@ -15,7 +15,7 @@ from bert_jax import config, prediction, pretraining
 from bert_jax.config import migrations
 from bert_jax.data import segments
 from bert_jax.errors import UserError
-from bert_jax.training import restore
+from bert_jax.training import metrics_file, restore
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures" / "old_checkpoints"
 TEXTS = ["the cat sees a red house.", "no dog runs, and an old tree is near the sea."]
@@ -82,8 +82,7 @@ def test_a_run_continues(name, tolerance, unpacked, monkeypatch):
     folder = unpacked(name)
     unpacked("corpus")
     pretraining.pretrain(saved_config(folder), str(folder / "run"))
-    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
+    records = metrics_file.read(folder / "run")
     expected = expected_of(folder)["later"]
     for got, wanted in zip(records[-len(expected) :], expected, strict=True):
         assert got["split"] == wanted.pop("split")

@@ -204,15 +204,6 @@ def test_lower_layers_learn_more_slowly():
         np.testing.assert_allclose(scaled[path], whole[path] * factor, rtol=1e-6)
 
 
-def test_frozen_parameters_have_no_updates():
-    frozen = lambda path: path.startswith("encoder/")  # noqa: E731
-    made = optimizer.make_optimizer(ADAM, lambda step: 1.0, frozen=frozen)
-    params, gradient = as_float32(parameters()), as_float32(parameters(1))
-    update, _ = made.update(gradient, made.init(params), params)
-    for path, values in tree_by_path.flatten(update).items():
-        assert np.any(values) == (not frozen(path)), path
-
-
 @pytest.mark.parametrize("phases", [(1000,), (600, 400)])
 def test_cosine_and_wsd_span_all_phases(phases):
     phases = [config.PhaseConfig(steps=steps) for steps in phases]

@@ -16,7 +16,7 @@ import runs
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
-from bert_jax.training import processes, restore
+from bert_jax.training import metrics_file, processes, restore
 
 pytestmark = pytest.mark.pods
 
@@ -84,8 +84,8 @@ def test_two_processes_train_as_one_does(mesh, one_process, corpus, tmp_path):
     runs.assert_same_curve(tmp_path / "run", one_process)
     # One process speaks and writes.
     assert "[0] train step 3/16" in done.text and "[1] train" not in done.text
-    records = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    last = [r for r in map(json.loads, records) if r["split"] == "train"][-1]
+    records = metrics_file.read(tmp_path / "run")
+    last = [r for r in records if r["split"] == "train"][-1]
     assert 0 <= last["host_seconds_mean"] <= last["host_seconds_max"]
     assert last["slowest_process"] in (0, 1)
 
@@ -121,8 +121,8 @@ def test_a_slow_host_shows(corpus, tmp_path):
     )
     flags = runs.flags_of(corpus, tmp_path / "run", *RUN)
     runs.succeed(runs.launch(2, 1, [sys.executable, "-c", wrapper, *flags]))
-    text = (tmp_path / "run" / "metrics.jsonl").read_text()
-    last = [r for r in map(json.loads, text.splitlines()) if r["split"] == "train"][-1]
+    records = metrics_file.read(tmp_path / "run")
+    last = [r for r in records if r["split"] == "train"][-1]
     assert last["slowest_process"] == 1
     assert last["host_seconds_max"] > 0.1 > last["host_seconds_mean"]
 
@@ -149,15 +149,13 @@ def test_a_process_may_compile_for_longer_than_gloo_waits(slow, corpus, tmp_path
 @pytest.mark.slow
 def test_fine_tuning_in_two_processes(one_process, labelled_files, tmp_path):
     """The same predictions, losses and results as in one."""
-    command = [
-        sys.executable,
-        "-m",
-        "bert_jax.run.finetune_classifier",
+    command = commands.command(
+        "finetune_classifier",
         f"--config={runs.ROOT}/configs/classifier.py:smoke",
         f"--config.init_from={one_process}",
         *(f"--config.task.{part}={path}" for part, path in labelled_files.items()),
         "--config.task.length=16",
-    ]
+    )
     results = []
     for count, devices in ((1, 1), (2, 2)):
         workdir = tmp_path / f"run{count}"

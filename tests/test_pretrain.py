@@ -1,7 +1,6 @@
 """Whole runs, started as a user would and killed as a machine would."""
 
 import functools
-import json
 import random
 import shutil
 import signal
@@ -15,7 +14,7 @@ from commands import ROOT, assert_refused
 from runs import Watched, assert_same_end, metrics
 
 from bert_jax import config
-from bert_jax.training import restore
+from bert_jax.training import metrics_file, restore
 from bert_jax.training import workdir as workdir_lib
 
 # Two phases, a bit of everything between two checkpoints.
@@ -62,7 +61,7 @@ def test_a_run_leaves_what_it_should(undisturbed, corpus):
             record["mlm_loss"] + record["nsp_loss"], rel=1e-5
         )
     assert {"learning_rate", "grad_norm", "padding_fraction"} <= train[0].keys()
-    timed = json.loads((undisturbed / "metrics.jsonl").read_text().splitlines()[5])
+    timed = metrics_file.read(undisturbed)[5]
     assert timed["sequences_per_sec"] > 0
     assert 0 <= timed["data_wait_fraction"] <= 1
     assert timed["tokens_per_sec"] <= timed["sequences_per_sec"] * 64

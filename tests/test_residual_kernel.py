@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from plans import compiled_text, count_kernels, needs_compiler, on_tpu
+from toy import assert_close, assert_trees_close
 
 from bert_jax import config
 from bert_jax.model import randomness
@@ -88,11 +89,9 @@ def test_kernel_equals_the_plain_path(
     keys = keys_of(shape[0]) if rate else None
     ours = output_and_gradients(by_kernel, encoder, *arrays, dropout_keys=keys)
     expected = output_and_gradients(plain, encoder, *arrays, dropout_keys=keys)
-    ours, expected = map(jax.tree.leaves, (ours, expected))
-    for a, b in zip(ours, expected, strict=True):
-        assert a.shape == b.shape and a.dtype == b.dtype
-        a, b = (np.asarray(x.astype(jnp.float32)) for x in (a, b))
-        assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
+    for a, b in zip(*map(jax.tree.leaves, (ours, expected)), strict=True):
+        assert a.dtype == b.dtype
+        assert_close(a.astype(jnp.float32), b.astype(jnp.float32), tolerance)
 
 
 def test_kernel_runs_on_the_rows_of_a_device(interpreted_kernels):
@@ -104,8 +103,7 @@ def test_kernel_runs_on_the_rows_of_a_device(interpreted_kernels):
         rows = NamedSharding(mesh, P(("data", "fsdp")))
         split = [jax.device_put(x, rows) if x.ndim == 3 else x for x in arrays]
         ours = output_and_gradients(by_kernel, encoder, *split, dropout_keys=keys)
-    for a, b in zip(ours, expected, strict=True):
-        assert np.abs(a - b).max() <= 2e-6 * np.abs(b).max()
+    assert_trees_close(ours, expected, 2e-6)
 
 
 def test_kernels_follow_the_mesh_and_the_rules_in_use():

@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import pathlib
 import tracemalloc
 
 import numpy as np
 import published
 import pytest
 import questions
+from commands import shared_data
 
 from bert_jax import config as config_lib
 from bert_jax import prediction
@@ -18,7 +18,6 @@ from bert_jax.interop import vocabularies
 from bert_jax.tasks import squad
 from bert_jax.tasks.squad import answers, reader, windows
 
-DATA = pathlib.Path(__file__).parents[2] / "shared/data"
 SMALL = config_lib.SquadConfig(length=32, stride=8, max_question=12)
 
 
@@ -420,12 +419,10 @@ def test_a_published_model_abstains_if_asked_to():
 
 def test_windows_of_the_development_set():
     """Compare with the number of windows of the original, and recover all answers."""
-    path = DATA / "squad/dev-v1.1.json.gz"
-    if not path.exists():
-        pytest.skip("needs the development set of SQuAD 1.1")
-    dev = reader.read(path, no_answers=False)
+    dev = reader.read(shared_data("squad/dev-v1.1.json.gz"), no_answers=False)
+    vocabulary = shared_data("vocab/bert-base-uncased.txt")
     tokenizer = vocabularies.read_wordpiece(
-        DATA / "vocab/bert-base-uncased.txt", lower_case=True, strip_accents=True
+        vocabulary, lower_case=True, strip_accents=True
     )
     asked = [e.question for e in dev], [e.context for e in dev]
     made = windows.make(*asked, tokenizer, config_lib.SquadConfig())

@@ -3,14 +3,12 @@
 import gzip
 import json
 import math
-import pathlib
 
 import numpy as np
 import pytest
+from commands import shared_data
 
 from bert_jax.tasks.squad import metrics, reader
-
-DATA = pathlib.Path(__file__).parents[2] / "shared/data/squad"
 
 
 def example(name, *texts):
@@ -18,10 +16,9 @@ def example(name, *texts):
 
 
 def test_scores_of_an_ensemble_match_the_official_script():
-    if not DATA.exists():
-        pytest.skip("needs the development set of SQuAD 1.1")
-    examples = reader.read(DATA / "dev-v1.1.json.gz", no_answers=False)
-    path = DATA / "predictions-v1.1-bert-ensemble.json.gz"
+    folder = shared_data("squad")
+    examples = reader.read(folder / "dev-v1.1.json.gz", no_answers=False)
+    path = folder / "predictions-v1.1-bert-ensemble.json.gz"
     got = metrics.evaluate(examples, json.loads(gzip.decompress(path.read_bytes())))
     rounded = {name: round(value, 4) for name, value in got.items()}
     assert rounded == {"exact_match": 86.2062, "f1": 92.1956}

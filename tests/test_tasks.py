@@ -1,5 +1,7 @@
 """Requirements of `tasks.Task`, checked for every task."""
 
+import dataclasses
+import functools
 import json
 
 import flax.linen as nn
@@ -34,53 +36,44 @@ for _name, _labels in (("classification", "xyz"), ("regression", ["0.5", "2", "-
         FILES[f"{_name}/{_set}.tsv"] = "text\tlabel\n" + "".join(_rows)
 
 
+OF_TEXTS = functools.partial(config_lib.ClassificationConfig, length=16)
+SQUAD = functools.partial(config_lib.SquadConfig, length=32, stride=8, max_question=12)
+# Each task, its config, and the ending of its files.
+TASKS = {
+    "classification": (classification.Classification, OF_TEXTS(), ".tsv"),
+    "soft labels": (classification.Classification, OF_TEXTS(), ".jsonl"),
+    "regression": (classification.Classification, OF_TEXTS(target="number"), ".tsv"),
+    "tagging": (tagging.Tagging, config_lib.TaggingConfig(length=16), ""),
+    "choice": (choice.Choice, config_lib.ChoiceConfig(length=16), ".csv"),
+    "embedding": (embedding.Embedding, config_lib.EmbeddingConfig(length=16), ".csv"),
+    "squad 1.1": (squad.Squad, SQUAD(), ".json"),
+    "squad 2.0": (squad.Squad, SQUAD(no_answers=True), ".json"),
+}
+
+
 @pytest.fixture(scope="module")
-def tasks(wordpiece, tmp_path_factory):
-    """Return a function that constructs the task of each name."""
+def make(wordpiece, tmp_path_factory):
+    """Return a function that constructs the task of a name."""
     folder = tmp_path_factory.mktemp("tasks")
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-
-    def make(kind, config, name, ending, **more):
-        sets = {
-            s: str(folder / name / f"{s}{ending}") for s in ("train", "eval", "test")
-        }
-        return lambda: kind(config(**sets, length=16, **more), wordpiece)
-
-    classes = classification.Classification, config_lib.ClassificationConfig
-    made = {
-        "classification": make(*classes, "classification", ".tsv"),
-        "soft labels": make(*classes, "soft labels", ".jsonl"),
-        "regression": make(*classes, "regression", ".tsv", target="number"),
-        "tagging": make(tagging.Tagging, config_lib.TaggingConfig, "tagging", ""),
-        "choice": make(choice.Choice, config_lib.ChoiceConfig, "choice", ".csv"),
-        "embedding": make(
-            embedding.Embedding, config_lib.EmbeddingConfig, "embedding", ".csv"
-        ),
-    }
-    for name, no_answers in (("squad 1.1", False), ("squad 2.0", True)):
+    for name in ("squad 1.1", "squad 2.0"):
         (folder / name).mkdir()
-        config = config_lib.SquadConfig(
-            **questions.write_pair(folder / name, no_answers=no_answers),
-            no_answers=no_answers,
-            length=32,
-            stride=8,
-            max_question=12,
-        )
-        made[name] = lambda config=config: squad.Squad(config, wordpiece)
-    return made
+        questions.write_pair(folder / name, no_answers=name == "squad 2.0")
+
+    def make(name):
+        kind, config, ending = TASKS[name]
+        paths = {s: folder / name / f"{s}{ending}" for s in ("train", "eval", "test")}
+        sets = {s: str(path) for s, path in paths.items() if path.exists()}
+        return kind(dataclasses.replace(config, **sets), wordpiece)
+
+    return make
 
 
-NAMES = (
-    *("classification", "soft labels", "regression", "tagging", "choice"),
-    *("embedding", "squad 1.1", "squad 2.0"),
-)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_rows_fit_the_objective_and_outputs_are_scored(name, tasks, tmp_path):
-    task = tasks[name]()
+@pytest.mark.parametrize("name", TASKS)
+def test_rows_fit_the_objective_and_outputs_are_scored(name, make, tmp_path):
+    task = make(name)
     objective = task.objective(TINY)
     for rows in (task.train, *task.held_out.values()):
         count, *_, length = rows["attention_mask"].shape
@@ -106,6 +99,6 @@ def test_rows_fit_the_objective_and_outputs_are_scored(name, tasks, tmp_path):
         assert len(list(tmp_path.iterdir())) > before
 
 
-def test_fingerprints_identify_the_examples(tasks):
-    first, again = ([make().fingerprint for make in tasks.values()] for _ in range(2))
+def test_fingerprints_identify_the_examples(make):
+    first, again = ([make(name).fingerprint for name in TASKS] for _ in range(2))
     assert first == again and len(set(first)) == len(first)

@@ -1,6 +1,5 @@
 import base64
 import json
-import pathlib
 import pickle
 import random
 import re
@@ -11,6 +10,7 @@ import unicodedata
 
 import pytest
 import tokenizers
+from commands import shared_data
 
 from bert_jax import extension
 from bert_jax import tokenizer as tokenizer_lib
@@ -18,8 +18,6 @@ from bert_jax.corpus import shards, sources, vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import vocabularies
 from bert_jax.tokenizer import pipelines, sentencepiece_model, special_tokens
-
-VOCABULARIES = pathlib.Path(__file__).parents[2] / "shared/data/vocab"
 
 
 @pytest.fixture(params=vocabulary.TRAINERS)
@@ -33,9 +31,7 @@ def test_words_of_150_characters_are_known(wordpiece):
 
 
 def test_published_vocabularies():
-    if not VOCABULARIES.exists():
-        pytest.skip("no published vocabularies here")
-    path = VOCABULARIES / "bert-base-uncased.txt"
+    path = shared_data("vocab/bert-base-uncased.txt")
     uncased = vocabularies.read_wordpiece(path, True, True)
     assert uncased.vocab_size == 30_522
     special = (uncased.pad_id, uncased.unk_id, uncased.cls_id)

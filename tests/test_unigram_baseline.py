@@ -1,11 +1,9 @@
 """Baseline of a model that knows token frequencies and no context."""
 
-import dataclasses
-
 import numpy as np
-import pod_recipe
 import pytest
 from corpora import documents_of
+from made_batches import MASKED, configure
 
 from bert_jax import config as config_lib
 from bert_jax import pretraining
@@ -56,39 +54,24 @@ def test_entropy_by_hand():
     assert got == pytest.approx({"plm_loss": 1.5 * np.log(2), "plm_accuracy": 0.5})
 
 
-def frequencies(corpus):
-    """Return the shares of tokens in the held-out documents."""
+@pytest.mark.parametrize(
+    ("objective", "prefix"),
+    [(MASKED, "mlm"), (config_lib.CausalLmConfig(), "lm")],
+    ids=["masked", "causal"],
+)
+def test_baselines_of_a_run(objective, prefix, corpus):
+    """The rows of a process do not matter."""
     tokens = [token for d in documents_of(corpus, "held_out") for token in d["tokens"]]
-    return np.bincount(tokens, minlength=corpus.tokenizer.vocab_size) / len(tokens)
-
-
-def config_of(corpus):
-    cfg = pod_recipe.get_config()
-    cfg.data.corpus = str(corpus.folder)
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
-    return pretraining.fill_in_from_corpora(config, [corpus])
-
-
-def levels_of(config, corpus, rows):
-    return pretraining.open_data(config, [corpus], 0, np.array(rows)).baselines
-
-
-@pytest.mark.parametrize("objective", ["masked_lm", "causal_lm"])
-def test_baselines_of_a_run(objective, corpus):
-    config, p = config_of(corpus), frequencies(corpus)
+    p = np.bincount(tokens, minlength=corpus.tokenizer.vocab_size) / len(tokens)
     entropy = -(p[p > 0] * np.log(p[p > 0])).sum()
-    if objective == "causal_lm":
-        config = dataclasses.replace(
-            config,
-            encoder=dataclasses.replace(config.encoder, causal=True),
-            objective=config_lib.CausalLmConfig(),
-        )
-        expected = {"lm_loss": entropy, "lm_accuracy": p.max()}
-    else:
-        loss, accuracy = unigram_baseline.masked_token(p, rates(0.8, 0.1))
-        expected = {"mlm_loss": loss, "mlm_accuracy": accuracy}
-    expected = {name + metrics_file.WITHOUT_CONTEXT: v for name, v in expected.items()}
-    got = levels_of(config, corpus, range(16))
-    assert got == pytest.approx({"unigram_entropy": entropy, **expected})
-    # The rows of a process do not matter.
-    assert levels_of(config, corpus, rows=[3, 5]) == got
+    levels = entropy, p.max()
+    if prefix == "mlm":
+        levels = unigram_baseline.masked_token(p, rates(0.8, 0.1))
+    names = (
+        f"{prefix}_{x}{metrics_file.WITHOUT_CONTEXT}" for x in ("loss", "accuracy")
+    )
+    expected = {"unigram_entropy": entropy, **dict(zip(names, levels, strict=True))}
+    config = configure(objective)
+    for rows in ([3, 5], range(32)):
+        got = pretraining.open_data(config, [corpus], 0, np.array(rows)).baselines
+        assert got == pytest.approx(expected)

@@ -75,10 +75,6 @@ def batch_of_targets():
     return {name: jnp.asarray(values) for name, values in batch.items()}
 
 
-def inputs():
-    return Inputs.of(batch_of_targets())
-
-
 def assert_same_gradients(got, prefix):
     got, expected = huggingface.state_dict(got, SPEC), with_prefix(prefix)
     assert expected.keys() <= got.keys()
@@ -90,7 +86,7 @@ def test_plain_rows_agree_with_hugging_face():
     """Hidden states and attention of each layer, and all gradients."""
     config = dataclasses.replace(XLNET, activation="gelu_erf", scan_layers=True)
     params = stored_params()["encoder"]
-    rows = inputs()
+    rows = Inputs.of(batch_of_targets())
     is_token = np.asarray(rows.attention_mask)
     weights = jnp.sin(jnp.arange(32.0)) * is_token[..., None]
 
@@ -123,8 +119,8 @@ def test_two_streams_agree_with_hugging_face(activation, published):
     config = dataclasses.replace(XLNET, activation=activation)
     expected = with_prefix(f"{published}/")
     params = stored_params()
-    rows, used = inputs(), stored()["target_weights"] > 0
     batch = batch_of_targets()
+    rows, used = Inputs.of(batch), stored()["target_weights"] > 0
     is_token = np.asarray(rows.attention_mask)
     asked = batch["ranks"], batch["target_positions"]
     objective = permutation_lm.PermutationLm(config)
