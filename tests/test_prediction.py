@@ -191,6 +191,7 @@ def test_next_sentence_head_is_required(pretrained):
         ("", "ab", "'' has no tokens"),
         ("ab", " ", "' ' has no tokens"),
         (words(20), words(18), "41 tokens, the model has 40 positions"),
+        (["a"], "ab", r"expected a text, got \['a'\]"),
     ],
 )
 def test_empty_or_long_pairs_are_refused(first, second, message, model):

@@ -65,6 +65,12 @@ def unpacked(name: str) -> Iterator[io.BufferedIOBase]:
             yield content
 
 
+def ending(name: str) -> str:
+    """Return the ending of a file name, before the ending of its compression."""
+    stem, last = os.path.splitext(name)
+    return os.path.splitext(stem)[1] if last in COMPRESSIONS else last
+
+
 def raise_if_transient(name: str, error: BaseException) -> None:
     """Raise `Unavailable` if a file that had this error may be readable later."""
     if io_errors.is_transient(error):
@@ -81,10 +87,7 @@ def detect_format(names: Iterable[str]) -> str:
     """
     examples: dict[str, str] = {}
     for name in names:
-        stem, ending = os.path.splitext(name)
-        if ending in COMPRESSIONS:
-            _, ending = os.path.splitext(stem)
-        examples.setdefault(ending.lower(), name)
+        examples.setdefault(ending(name).lower(), name)
     formats = {_format(name, e): name for e, name in examples.items()}
     if len(formats) > 1:
         found = ", ".join(

@@ -164,7 +164,10 @@ class Masking:
         """Return unsorted columns of chosen tokens, int64 [B, P], and slots in use."""
         t = self._tokenizer
         is_text = is_candidate & (ids != t.cls_id) & (ids != t.sep_id)
-        begins = self._word_begins(ids, is_candidate, is_text)
+        # Beginnings of words, or of the rests of cut words. With "fairseq" special
+        # tokens are candidates, but no word continues them.
+        follows = tf.pad(is_text[:, :-1], [[0, 0], [1, 0]])
+        begins = is_candidate & (tf.gather(self._begins_word, ids) | ~follows)
         if self._config.unit == "ngram":
             begins = self._span_begins(begins, is_text, keys_for(Purpose.NGRAMS))
         limit = min(2 * self._max_predictions, self._length)
@@ -187,15 +190,6 @@ class Masking:
         unit = tf.minimum(unit, limit - 1)
         column = tf.gather(first + size - end, unit, batch_dims=1) + slot
         return column, slot < end[:, -1:]
-
-    def _word_begins(
-        self, ids: tf.Tensor, is_candidate: tf.Tensor, is_text: tf.Tensor
-    ) -> tf.Tensor:
-        """Return where words, or the rests of cut words, begin: bool [B, L]."""
-        # With "fairseq" special tokens are candidates, but no word continues them.
-        follows = tf.pad(is_text[:, :-1], [[0, 0], [1, 0]])
-        begins = tf.gather(self._begins_word, ids)
-        return is_candidate & (begins | ~follows)
 
     def _span_begins(
         self, begins: tf.Tensor, is_text: tf.Tensor, key: tf.Tensor

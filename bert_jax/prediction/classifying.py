@@ -6,13 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.errors import UserError
 from bert_jax.objectives import classification, regression
 from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks import token_rows
-
-_WINDOW = 1024  # texts whose rows are in memory at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,31 +54,27 @@ def classify(
     from scipy import special  # slow to import
 
     config, settings = model.task(config_lib.ClassificationConfig)
-    labels = settings.get("labels")
-    if not labels and not config.predicts_numbers:
-        raise UserError(f"{model.source} has no class names; use another run")
+    labels = settings["labels"]
     objective = (
         regression.Regression(model.encoder)
         if config.predicts_numbers
         else classification.Classification(model.encoder, len(labels))
     )
-    answers, pairs = [], text_inputs.to_pairs(texts)
+    pairs = text_inputs.to_pairs(texts)
     if "pairs" in settings:  # older runs did not save it
         _check_pairs(texts, settings["pairs"])
-    for start in range(0, len(pairs), _WINDOW):
-        window = pairs[start : start + _WINDOW]
-        rows, truncated = token_rows.to_rows(window, model.tokenizer, config.length)
-        outputs = model.engine(objective).outputs(rows, BATCH_SIZE)
-        if config.predicts_numbers:
-            numbers = outputs["predictions"].tolist()
-            answers += map(NumberPrediction, numbers, truncated.tolist())
-            continue
-        probabilities = special.softmax(outputs["logits"].astype(np.float64), axis=-1)
-        for row, lost in zip(probabilities.tolist(), truncated.tolist(), strict=True):
-            by_label = dict(zip(labels, row, strict=True))
-            label = max(by_label, key=by_label.get)
-            answers.append(ClassPrediction(label, by_label, lost))
-    return answers
+    rows, truncated = token_rows.to_rows(pairs, model.tokenizer, config.length)
+    outputs = model.engine(objective).outputs(rows, BATCH_SIZE)
+    if config.predicts_numbers:
+        numbers = outputs["predictions"].tolist()
+        return list(map(NumberPrediction, numbers, truncated.tolist()))
+    predictions = []
+    probabilities = special.softmax(outputs["logits"].astype(np.float64), axis=-1)
+    for row, lost in zip(probabilities.tolist(), truncated.tolist(), strict=True):
+        by_label = dict(zip(labels, row, strict=True))
+        label = max(by_label, key=by_label.get)
+        predictions.append(ClassPrediction(label, by_label, lost))
+    return predictions
 
 
 def _check_pairs(texts: Sequence[text_inputs.Text], expected: bool) -> None:

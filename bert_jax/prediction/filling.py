@@ -161,7 +161,7 @@ def _encode(model: TrainedModel, index: int, text: str) -> list[int]:
         hint = f"; write {MASK} instead of {similar[0]}" if similar else ""
         quoted = text_inputs.shortened(text)
         raise text_inputs.TextError(index, f"there is no {MASK} in {quoted}{hint}")
-    text_inputs.check_fits(model.encoder, index, text, 2 + len(ids))
+    text_inputs.check_fits(model.encoder, index, text, ids)
     return ids
 
 

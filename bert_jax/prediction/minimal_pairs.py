@@ -205,11 +205,7 @@ def _encode(
     sentences = [sentence for pair in pairs for sentence in pair]
     encoded = model.tokenizer.encode_batch(sentences)
     for i, (sentence, ids) in enumerate(zip(sentences, encoded, strict=True)):
-        index = window[i // 2][0]
-        if not ids:
-            quoted = text_inputs.shortened(sentence)
-            raise text_inputs.TextError(index, f"{quoted} has no tokens")
-        text_inputs.check_fits(model.encoder, index, sentence, 2 + len(ids))
+        text_inputs.check_fits(model.encoder, window[i // 2][0], sentence, ids)
     length = 2 + max(map(len, encoded))
     single = [None] * len(encoded)
     rows = token_rows.join_pairs(encoded, single, model.tokenizer, length)[0]

@@ -1,7 +1,6 @@
 """Files of texts to ask a model about: lines, pairs in lines, columns of TSV files."""
 
 import contextlib
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -79,10 +78,7 @@ def check_suffix(name: str, text_a: str) -> None:
 
     `text_a` is as in `read_texts`.
     """
-    plain = name
-    for compression in file_kinds.COMPRESSIONS:
-        plain = plain.removesuffix(compression)
-    ending = os.path.splitext(plain)[1]
+    ending = file_kinds.ending(name)
     if ending in (".csv", ".jsonl", ".json"):
         reason = (
             "columns are read from .tsv files only"

@@ -129,10 +129,12 @@ def to_pairs(texts: Sequence[Text], first: int = 0) -> list[tuple[str, str]]:
 
 
 def check_fits(
-    encoder: config_lib.EncoderConfig, index: int, text: str, length: int
+    encoder: config_lib.EncoderConfig, index: int, text: str, ids: Sequence[int]
 ) -> None:
-    """Check that a text, which must not be truncated, fits the model's positions."""
-    if length > encoder.max_position_embeddings:
+    """Check that a text has tokens, and fits the model's positions untruncated."""
+    if not ids:
+        raise TextError(index, f"{shortened(text)} has no tokens")
+    if (length := 2 + len(ids)) > encoder.max_position_embeddings:
         raise TextError(
             index,
             f"{shortened(text)} has {length} tokens, the model has "

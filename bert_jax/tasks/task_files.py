@@ -75,10 +75,7 @@ def read(path: str | os.PathLike) -> str:
 
 def check_ending(path: str | os.PathLike, endings: Sequence[str]) -> str:
     """Return the ending of a file name, which must be one of `endings`."""
-    name = os.fspath(path)
-    for compression in file_kinds.COMPRESSIONS:
-        name = name.removesuffix(compression)
-    ending = os.path.splitext(name)[1]
+    ending = file_kinds.ending(os.fspath(path))
     if ending not in endings:
         raise UserError(
             f"{path}: unknown format; the file name must end in {', '.join(endings)}, "
