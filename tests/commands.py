@@ -1,4 +1,4 @@
-"""The entrypoints, started as processes or called in this one, and what they answer."""
+"""Helpers that start entrypoints as processes, or call them in this one."""
 
 import contextlib
 import faulthandler
@@ -45,7 +45,7 @@ def environment():
 
 
 def command(name, *flags):
-    """What starts an entrypoint, as a list for subprocess."""
+    """Return the command that starts an entrypoint, as a list for subprocess."""
     return [sys.executable, "-m", f"bert_jax.run.{name}", *map(str, flags)]
 
 
@@ -120,7 +120,7 @@ def succeed(name, *flags):
 
 
 class _Kept(io.TextIOWrapper):
-    """What is written is kept, and can be reconfigured as a process's streams can."""
+    """Stream that keeps what is written, and can be reconfigured like sys.stdout."""
 
     def __init__(self):
         super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
@@ -154,7 +154,7 @@ def _everything_as_it_was():
 
 
 def assert_refused(done, message):
-    """One line for a user's mistake, and the status for it."""
+    """Check that a program ended with status 2 and a message of one line."""
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     (line,) = [x for x in done.stderr.splitlines() if x.startswith("error: ")]

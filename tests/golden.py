@@ -30,7 +30,7 @@ FOLDER = HERE / "fixtures" / "golden"
 
 
 def make_corpus(folder: pathlib.Path) -> shards.Corpus:
-    """Sentences of invented words in several shards, some documents held out."""
+    """Make a corpus of invented words in several shards, some documents held out."""
     words = [f"w{i}" for i in range(100)] + [f"##c{i}" for i in range(20)]
     tokens = [*tokenizer_lib.SPECIAL_TOKENS, ".", *words]
     tokenizer = tokenizer_lib.make(pipelines.wordpiece(tokens, True, True))
@@ -50,7 +50,7 @@ def make_corpus(folder: pathlib.Path) -> shards.Corpus:
 
 
 def batch_hashes(corpus: shards.Corpus) -> dict[str, str]:
-    """A hash of some batches for each case; `test_batches.py` has other settings."""
+    """Return a hash of some batches by case; `test_batches.py` has other settings."""
 
     def hash_of(batches):
         digest = hashlib.sha256()
@@ -114,7 +114,7 @@ def smoke_reports(corpus: shards.Corpus, folder: pathlib.Path) -> dict[str, list
 
 
 def main(folder: pathlib.Path) -> None:
-    """Write all of it."""
+    """Write all records."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         work = pathlib.Path(name)

@@ -26,7 +26,7 @@ multihost._DEFAULT_BARRIER_TIMEOUT = 10
 
 
 def make_state(mesh, number):
-    """Arrays over both processes, and their shapes."""
+    """Return arrays over both processes, and their shapes."""
 
     def state():
         weights = jax.random.normal(jax.random.key(number), (64, 1024))
@@ -49,7 +49,7 @@ def make_state(mesh, number):
 
 
 def main(folder, action, *flags):
-    """Do it, and print what came of it."""
+    """Save or restore the state, and print the result."""
     given = dict(flag.removeprefix("--").split("=") for flag in flags)
     count, process = int(given["num_processes"]), int(given["process_id"])
     processes.start(given["coordinator_address"], count, process)

@@ -4,7 +4,7 @@ from bert_jax import config as config_lib
 
 
 def get_config(arg: str = ""):
-    """The recipe."""
+    """Return the recipe."""
     phase = config_lib.PhaseConfig(steps=40, length=16, batch_size=16)
     cfg = config_lib.to_configdict(config_lib.PretrainConfig(phases=(phase,)))
     cfg.encoder.update(vocab_size=0, hidden_size=16, num_layers=2, num_heads=2)

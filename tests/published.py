@@ -67,14 +67,14 @@ def write(case, folder):
 
 @functools.cache
 def folder(case):
-    """The folder of a case, shared by all tests that only read it."""
+    """Return the folder of a case, shared by all tests that only read it."""
     parent = pathlib.Path(tempfile.mkdtemp(prefix="bert_jax-tests-"))
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
     return write(case, parent / case)
 
 
 def arrays_of(folder):
-    """All arrays in the safetensors files of a folder, by name."""
+    """Return all arrays in the safetensors files of a folder, by name."""
     arrays = {}
     for path in sorted(folder.glob("*.safetensors")):
         arrays |= safetensors.numpy.load_file(path)
@@ -110,7 +110,7 @@ def write_flax(folder):
 
 
 def sentencepiece_of_albert(folder, documents):
-    """A folder with a vocabulary of 300 pieces, trained with the settings of ALBERT."""
+    """Write a folder with a vocabulary of 300 pieces, trained as ALBERT's was."""
     folder.mkdir(parents=True)
     lines = (line.lower() for d in documents for line in d.splitlines() if line.strip())
     ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
@@ -120,20 +120,20 @@ def sentencepiece_of_albert(folder, documents):
 
 
 def pieces_of_fairseq(documents):
-    """A vocabulary of 300 pieces with the default special tokens of SentencePiece."""
+    """Train a vocabulary of 300 pieces with SentencePiece's default special tokens."""
     return _pieces((line for d in documents for line in d.splitlines() if line), "")
 
 
 @functools.cache
 def _pieces_of_xlnet():
-    """A vocabulary of 300 pieces with the special tokens of XLNet."""
+    """Train a vocabulary of 300 pieces with the special tokens of XLNet."""
     texts = [path.read_text() for path in sorted(FIXTURES.glob("make_*.py"))]
     lines = (line for text in texts for line in text.splitlines() if line.strip())
     return _pieces(lines, "<cls>,<sep>,<pad>,<mask>,<eod>,<eop>", pad_id=-1, unk_id=0)
 
 
 def pieces_of_deberta():
-    """A vocabulary of 300 pieces at most; [MASK] is not among them."""
+    """Train a vocabulary of up to 300 pieces; [MASK] is not among them."""
     lines = pathlib.Path(__file__).read_text().splitlines()
     special = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
     settings = {f"{name}_id": i for i, name in enumerate(special)}
@@ -160,7 +160,7 @@ def texts():
 
 
 def ids(case):
-    """The ids that transformers gives to the texts."""
+    """Return the ids that transformers gives to the texts."""
     return json.loads(str(_all()[f"{case}/ids"]))
 
 
@@ -179,14 +179,14 @@ def inputs(case):
 
 
 def rows(case, values):
-    """Values [B, L, ...] of transformers in the order of bert_jax's rows."""
+    """Put values [B, L, ...] of transformers into the order of bert_jax's rows."""
     if not case.startswith("xlnet"):
         return values
     return with_cls_first(values, arrays(case, "in")["attention_mask"])
 
 
 def with_cls_first(values, is_text):
-    """Values [B, L, ...] of an XLNet, whose padding comes first and [CLS] last."""
+    """Reorder values [B, L, ...] of an XLNet: padding came first and [CLS] last."""
     moved = np.zeros_like(values)
     for of_row, row, mask in zip(moved, values, is_text, strict=True):
         of_row[: mask.sum()] = np.roll(row[mask], 1, axis=0)
@@ -194,7 +194,7 @@ def with_cls_first(values, is_text):
 
 
 def params(source):
-    """All parameters of a folder, as a tree."""
+    """Return all parameters of a folder, as a tree."""
     read = checkpoints.published(source)
     return parameters.unflatten(
         {path: jnp.asarray(read.parameter(path)) for path in read.shapes}
@@ -202,7 +202,7 @@ def params(source):
 
 
 def encode(encoder, params, inputs):
-    """The pooled vector, if there is a pooler, and the hidden states of all layers."""
+    """Return the pooled vector, if there is a pooler, and all layers' hidden states."""
 
     def both(model, inputs):
         encoded = model.encoder(inputs, return_hidden_states=True)
@@ -216,7 +216,7 @@ def encode(encoder, params, inputs):
 
 
 def from_state(state, template, spec):
-    """A tree of parameters like the template, from arrays by name."""
+    """Return a tree of parameters like the template, from arrays by name."""
 
     def parameter(path, leaf):
         arrays = [np.asarray(state[name]) for name in huggingface.names(path, spec)]

@@ -26,7 +26,7 @@ TIMINGS = {
 
 
 def launch(processes, devices, program):
-    """`program` with processes and devices, as a list for subprocess."""
+    """Return the command that runs `program` with processes and devices, as a list."""
     return [
         sys.executable,
         str(ROOT / "launch" / "local.py"),
@@ -38,7 +38,7 @@ def launch(processes, devices, program):
 
 
 def flags_of(corpus, workdir, *flags, recipe=RECIPE):
-    """Flags of pretraining, as a list."""
+    """Return flags of pretraining, as a list."""
     return [
         f"--config={recipe}",
         f"--config.data.corpus={corpus.folder}",
@@ -93,7 +93,7 @@ class Watched:
             return got()
 
     def pid(self, index):
-        """Of a process of the newest start, as the launcher reports it."""
+        """Return the id of a process, from the line about its newest start."""
         marker = f"process {index} has pid "
         (line,) = [ln for ln in self.lines if marker in ln][-1:]
         return int(line.split(marker)[1])
@@ -121,7 +121,7 @@ def succeed(command):
 
 
 def metrics(workdir):
-    """Records of metrics.jsonl without what differs between equal runs."""
+    """Return the records of metrics.jsonl without what differs between equal runs."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True)
     # A run that was killed may leave half a line.
     records = [json.loads(line) for line in lines if line.endswith("\n")]
@@ -136,13 +136,13 @@ def metrics(workdir):
 
 
 def newest_step(workdir):
-    """Step of the newest complete checkpoint; 0 if there is none."""
+    """Return the step of the newest complete checkpoint; 0 if there is none."""
     complete = [p for p in (workdir / "checkpoints").glob("*") if p.name.isdecimal()]
     return max((int(p.name) for p in complete), default=0)
 
 
 def params(workdir):
-    """The parameters of the newest checkpoint, by path."""
+    """Return the parameters of the newest checkpoint, by path."""
     newest = restore.find(workdir)
     metadata = restore.ocp.checkpointables_metadata(str(newest)).metadata["params"]
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -164,7 +164,7 @@ def assert_smoke_run(workdir):
 
 
 def assert_same_end(workdir, reference):
-    """The same bits, and the same reports."""
+    """Check that two runs end with the same bits and the same reports."""
     assert restore.find(workdir).name == restore.find(reference).name
     got, expected = params(workdir), params(reference)
     assert got.keys() == expected.keys()
@@ -174,7 +174,7 @@ def assert_same_end(workdir, reference):
 
 
 def assert_same_curve(workdir, reference):
-    """The same reports at the same steps, up to rounding."""
+    """Check that two runs have the same reports at the same steps, up to rounding."""
     got, expected = metrics(workdir), metrics(reference)
     steps = [(r["step"], r["split"]) for r in expected]
     assert [(r["step"], r["split"]) for r in got] == steps

@@ -38,7 +38,7 @@ def state_shapes(objective, **mesh):
 
 
 def pretrained(corpus, folder):
-    """A workdir like that of a run of pretraining, for fine-tuning to begin with."""
+    """Write a workdir as pretraining does, for fine-tuning to begin with."""
     cfg = config.to_configdict(config.PretrainConfig())
     recipe_variants.shrink_pretraining(cfg)
     cfg.encoder.update(vocab_size=corpus.tokenizer.vocab_size, dtype="float32")
@@ -58,7 +58,7 @@ def parameters_of(source):
 
 
 def native_model(objective, settings=None, tokenizer=None, run=None, scale=1):
-    """A native checkpoint in memory with random parameters, and these by path."""
+    """Return a native checkpoint in memory, and its random parameters by path."""
     shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
     params = parameters.flatten(toy.random_values(shapes, seed=0, scale=scale))
     if not objective.encoder.first_attention_norm:  # not used, and not exported
@@ -85,7 +85,7 @@ def assert_came_back(folder, expected):
 
 
 def run_of(objective):
-    """The config of a run that trains an objective."""
+    """Return the config of a run that trains an objective."""
     tasks = {
         "Classification": config.ClassificationConfig,
         "Tagging": config.TaggingConfig,

@@ -136,7 +136,7 @@ def tokenizer_of(request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def corpus(text_file, wordpiece, tmp_path_factory):
-    """Some shards, a tenth of the documents held out."""
+    """Return a corpus of several shards, with a tenth of its documents held out."""
     folder = tmp_path_factory.mktemp("corpus") / "reference"
     build_reference(text_file, wordpiece, folder)
     return shards.open_corpus(folder)
@@ -144,7 +144,7 @@ def corpus(text_file, wordpiece, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def byte_bpe_corpus(text_file, byte_bpe, tmp_path_factory):
-    """The same text, tokenised as RoBERTa's was: no space before a document."""
+    """Return the same text, tokenised as RoBERTa's was: no space before a document."""
     folder = tmp_path_factory.mktemp("corpus") / "byte_bpe"
     build_reference(text_file, with_prefix_space(byte_bpe, False), folder)
     return shards.open_corpus(folder)
@@ -152,7 +152,7 @@ def byte_bpe_corpus(text_file, byte_bpe, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pretrained(corpus, tmp_path_factory):
-    """A workdir for fine-tuning to begin with."""
+    """Return a workdir for fine-tuning to begin with."""
     return saved.pretrained(corpus, tmp_path_factory.mktemp("pretrained"))
 
 

@@ -25,7 +25,7 @@ def interrupted(text_file, wordpiece, tmp_path_factory):
 
 @pytest.fixture
 def go_on(interrupted, text_file, wordpiece, tmp_path):
-    """Function that continues a copy of the interrupted build."""
+    """Return a function that continues a copy of the interrupted build."""
     shutil.copytree(interrupted, tmp_path / "c")
     return functools.partial(build_reference, text_file, wordpiece, tmp_path / "c")
 

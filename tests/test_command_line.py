@@ -44,7 +44,7 @@ def script(lines, *arguments, **options):
 
 
 def error_of(done):
-    """The one line of a mistake."""
+    """Return the message of one line."""
     assert done.returncode == 2, done.stderr
     assert b"Traceback" not in done.stderr
     [line] = [x for x in done.stderr.splitlines() if x.startswith(b"error: ")]

@@ -59,7 +59,7 @@ def metadata(pretrained):
 
 
 def adopted(metadata, overrides=(), **fields):
-    """The encoder of a run whose config has these fields away from their defaults."""
+    """Return the encoder of a run whose config has these fields."""
     asked = config.EncoderConfig(**fields)
     source = warm_start.Source("SOURCE", metadata)
     return warm_start.encoder(asked, source, overrides)

@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_made_is_refused():
 
 @pytest.fixture
 def begun(tmp_path):
-    """Folder of a run that has had a checkpoint."""
+    """Return the folder of a run that has had a checkpoint."""
     claim(tmp_path)
     workdir.note_checkpoint(tmp_path)
     return tmp_path

@@ -122,7 +122,7 @@ def objective_of(c):
 
 
 def packed_rows():
-    """Two packed rows: two documents each, and padding behind them."""
+    """Return two packed rows: two documents each, and padding behind them."""
     ids = np.random.default_rng(2).integers(5, 101, (2, 24))
     lengths = [13, 7, 4], [5, 18, 1]
     documents = np.stack([np.repeat([0, 1, 2], row) for row in lengths])

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture(scope="module")
 def undisturbed(corpus, tmp_path_factory):
-    """Makes workdirs of undisturbed runs, by (processes, devices of each, flags)."""
+    """Return a function that makes workdirs of undisturbed runs, each once."""
 
     @functools.cache
     def run(processes, devices, *flags):
@@ -206,7 +206,7 @@ def test_sigterm_during_evaluation_saves_at_once(undisturbed, corpus, tmp_path):
 
 
 def make_state(number):
-    """The shapes and values of a small state after a number of steps."""
+    """Return the shapes and values of a small state after a number of steps."""
     shapes = saved.state_shapes(masked_lm.MaskedLm(TINY), data=2, fsdp=4)
     state = state_of(shapes, seed=number)
     return shapes, dataclasses.replace(state, step=state.step + number)
@@ -214,7 +214,7 @@ def make_state(number):
 
 @pytest.fixture(scope="module")
 def two_checkpoints(tmp_path_factory):
-    """A folder with checkpoints 1 and 2, and the states in them."""
+    """Return a folder with checkpoints 1 and 2, and the states in them."""
     folder = tmp_path_factory.mktemp("two") / "checkpoints"
     shapes, first = make_state(1)
     _, second = make_state(2)
@@ -230,7 +230,7 @@ def open_checkpoints(folder):
 
 
 def data_files(folder):
-    """Files with arrays, the largest first."""
+    """Return the files with arrays, the largest first."""
     got = [p for p in folder.rglob("*") if p.is_file() and p.parent.name == "d"]
     return sorted(got, key=lambda p: -p.stat().st_size)
 

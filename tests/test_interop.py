@@ -65,7 +65,7 @@ def test_tokens_agree_with_transformers(tmp_path):
 
 
 def written(tokenizer, folder):
-    """The folder, with the files of a tokenizer in it."""
+    """Write the files of a tokenizer into a folder, and return the folder."""
     folder.mkdir()
     vocabularies.write(tokenizer, folder, TINY)
     return folder
@@ -284,7 +284,7 @@ def test_a_corpus_is_built_with_the_tokenizer_of_a_folder(tmp_path):
 
 
 def is_alike(text):
-    """Whether `tokenizers` and SentencePiece give the same ids to a text.
+    """Return whether `tokenizers` and SentencePiece give the same ids to a text.
 
     They lower-case a final sigma differently, a run of one character has several
     segmentations of the same score, and `tokenizers` finds special tokens in text.

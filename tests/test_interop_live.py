@@ -355,7 +355,7 @@ def logits_of(objective, params, rows):
 
 
 def logits_of_transformers(model, folder, cls_is_last):
-    """Return the same of transformers, with [CLS] first and padding last."""
+    """Return the logits of transformers, with [CLS] first and padding last."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     padded = {"padding": "max_length", "max_length": LENGTH, "return_tensors": "pt"}
     rows = tokenizer(*map(list, zip(*PAIRS, strict=True)), **padded)

@@ -18,7 +18,7 @@ from bert_jax.interop import checkpoints, convert, vocabularies
 
 
 class Gcs(memory.MemoryFileSystem):
-    """A store in memory under `gs://`."""
+    """Store in memory under `gs://`."""
 
     protocol = "gs"
     store = {}  # noqa: RUF012
@@ -31,7 +31,7 @@ class Gcs(memory.MemoryFileSystem):
 
 @pytest.fixture
 def url(monkeypatch):
-    """URL of a folder that does not exist yet."""
+    """Return the URL of a folder that does not exist yet."""
     monkeypatch.setitem(_registry, "gs", Gcs)
     return f"gs://{uuid.uuid4().hex}/model"
 
@@ -42,7 +42,7 @@ def upload(folder, url):
 
 @pytest.fixture
 def fetched(monkeypatch):
-    """Names of the files that were copied from the store."""
+    """Return a list that gets the names of the files copied from the store."""
     names, get_file = [], Gcs.get_file
 
     def record(self, path, *arguments, **settings):
@@ -115,7 +115,7 @@ def test_messages_name_the_url(url, tmp_path):
 
 
 class HttpError(Exception):
-    """As in gcsfs, which gives no base class to its errors."""
+    """Error as in gcsfs, whose errors have no common base class."""
 
     code = 503
 

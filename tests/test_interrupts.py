@@ -87,7 +87,7 @@ def test_a_second_interrupt_from_the_keyboard_is_meant():
 
 
 def wrapped(flags, number):
-    """A command of a run in which a phase, counted from 0, is never compiled."""
+    """Return the command of a run that never compiles phase `number`, from 0."""
     script = (
         f"{STUCK}\n"
         "from bert_jax.run import command_line, pretrain\n"

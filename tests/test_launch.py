@@ -358,7 +358,7 @@ def holds(lock: pathlib.Path) -> bool:
 
 @pytest.fixture
 def worker(launched):
-    """Home of a worker with an installed checkout."""
+    """Return the home of a worker with an installed checkout."""
     checkout = launched.home / "bert_jax"
     shutil.copytree(LAUNCH, checkout / "launch")
     programs = checkout / ".venv" / "bin"

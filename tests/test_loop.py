@@ -37,7 +37,7 @@ from bert_jax.training import (
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Clocks that are set by hand: of the wall, and since some moment."""
+    """Return clocks that are set by hand: of the wall, and since some moment."""
     now = types.SimpleNamespace(time=1000.0, behind=0.0)
     monkeypatch.setattr(goodput.time, "time", lambda: now.time - now.behind)
     monkeypatch.setattr(goodput.time, "monotonic", lambda: now.time)
@@ -237,7 +237,7 @@ def test_profile_cache_and_shares_of_time(corpus, tmp_path, capsys, monkeypatch)
 
 @pytest.fixture
 def window(clock, monkeypatch):
-    """A window of a ledger that counts steps of four sequences, of 1e9 operations."""
+    """Return a ledger's window that counts steps of 4 sequences and 1e9 operations."""
     monkeypatch.setattr(throughput.hardware, "peak_flops", lambda kind: 1e9 / 8)
     mesh = types.SimpleNamespace(devices=np.array(jax.devices()))
     run = types.SimpleNamespace(mesh=mesh, flops=lambda *_: 1e9)

@@ -37,7 +37,7 @@ OBJECTIVES = {
 
 @pytest.fixture(scope="module", params=OBJECTIVES)
 def trained(request, tmp_path_factory):
-    """An objective, a checkpoint of it with random weights, and its parameters."""
+    """Return an objective, its checkpoint with random weights, and the parameters."""
     objective = OBJECTIVES[request.param]
     run = config.PretrainConfig(encoder=objective.encoder, objective=objective.config)
     folder = tmp_path_factory.mktemp(request.param)
@@ -45,7 +45,7 @@ def trained(request, tmp_path_factory):
 
 
 def sentences(count):
-    """Texts of one to eight tokens, some of which continue a word."""
+    """Return texts of one to eight tokens, some of which continue a word."""
     rng = np.random.default_rng(0)
     texts = []
     for size in rng.integers(1, 9, count):

@@ -24,7 +24,7 @@ BLANK = "the [MASK] sees a red house."
 
 @pytest.fixture
 def unpacked(tmp_path):
-    """A function that unpacks one of the files and returns its folder."""
+    """Return a function that unpacks one of the files and returns its folder."""
 
     def unpack(name):
         with zipfile.ZipFile(FIXTURES / f"{name}.zip") as archive:
@@ -60,7 +60,7 @@ def test_predictions_are_the_same(name, unpacked):
 
 
 def saved_config(folder):
-    """The config of a pretraining run, with the corpus where it is now."""
+    """Return the config of a pretraining run, with the corpus where it is now."""
     values = json.loads((folder / "run" / "config.json").read_text())
     values["data"]["corpus"] = str(folder.parent / "corpus")
     return config.from_dict(config.PretrainConfig, migrations.upgrade(values))

@@ -25,7 +25,7 @@ STEPS = 20
 
 
 def parameters(seed=0):
-    """A tree with the names that matter, stacked layers among them; float64."""
+    """Return a float64 tree with the names that matter, stacked layers among them."""
     rng = np.random.default_rng(seed)
     return {
         "encoder": {
@@ -59,7 +59,7 @@ def as_float32(tree):
 
 
 def rate(c, step):
-    """The original's: polynomial decay from step 0, replaced during warmup."""
+    """Return the original's rate: polynomial decay from step 0, replaced by warmup."""
     warmup = round(c.warmup_fraction * STEPS)
     if step < warmup:
         return c.learning_rate * step / warmup
@@ -77,7 +77,7 @@ MATRICES = {
 
 
 def of_each_layer(path, *arrays):
-    """Corresponding layers of stacked arrays, or the arrays themselves."""
+    """Yield corresponding layers of stacked arrays, or the arrays themselves."""
     return zip(*arrays, strict=True) if "layers/" in path else [arrays]
 
 
@@ -86,7 +86,7 @@ def stack(path, values):
 
 
 def orthogonalised(matrix):
-    """Four Newton-Schulz steps as a polynomial of the singular values."""
+    """Apply four Newton-Schulz steps as a polynomial of the singular values."""
     u, s, v = np.linalg.svd(matrix, full_matrices=False)
     s = s / (s**4).sum() ** 0.25
     for _ in range(4):
@@ -95,7 +95,7 @@ def orthogonalised(matrix):
 
 
 def muon_update(path, step, gradient, m):
-    """Update of stacked matrices, and their momentum."""
+    """Return the update of stacked matrices, and their momentum."""
     m = 0.95 * m + 0.05 * gradient
     # Nesterov: the mean after one more such gradient, both corrected for their bias.
     ahead = 0.95 * m / (1 - 0.95 ** (step + 2))
@@ -106,7 +106,7 @@ def muon_update(path, step, gradient, m):
 
 
 def reference_update(c, step, params, grads, m, v):
-    """One update in place, on flat dicts of float64 arrays."""
+    """Update flat dicts of float64 arrays in place."""
     norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
     scale = min(1.0, c.clip_norm / norm) if c.clip_norm else 1.0
     for name, p in params.items():
@@ -252,7 +252,7 @@ def test_each_phase_may_have_a_schedule_of_its_own():
 
 
 def muon_shapes(objective):
-    """Rows and columns of the matrices that Muon orthogonalises, by path."""
+    """Return rows and columns of the matrices that Muon orthogonalises, by path."""
     params = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
     matrices, _ = tree_by_path.split(params, muon.is_matrix)
     shapes = {}

@@ -309,7 +309,7 @@ def test_examples_of_slices_exist():
 
 
 def tiny(mesh=None, phase=None, optimizer=None, **encoder):
-    """A recipe that compiles in seconds, with a vocabulary that outweighs the rest."""
+    """Return a recipe that compiles in seconds, with a large vocabulary."""
     cfg = load("bert_base", "smoke")
     cfg.phases = cfg.phases[:1]
     cfg.phases[0].update(phase or {})
@@ -325,7 +325,7 @@ def planned(name="v5e:2x2", slices=1, **changes):
 
 
 def planner(shape=None):
-    """A planner for a slice; without one, for stand-ins of eight devices."""
+    """Return a planner for a slice; without one, for stand-ins of eight devices."""
     if shape is None:
         devices = tuple(jax.devices())
         shape = dataclasses.replace(fake_plan().topology, devices=devices)

@@ -63,7 +63,7 @@ RUN = "--config.phases[0].steps=16", "--config.data.shard_groups=2"
 
 @pytest.fixture(scope="module")
 def one_process(corpus, tmp_path_factory):
-    """The run in one process with one device."""
+    """Return the workdir of the run in one process with one device."""
     workdir = tmp_path_factory.mktemp("one")
     commands.succeed("pretrain", *runs.flags_of(corpus, workdir, *RUN))
     return workdir

@@ -25,7 +25,7 @@ from bert_jax.training import inference
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
-    """Models with and without a head for next sentences, and their parameters."""
+    """Return models with and without a head for next sentences, with parameters."""
     made = {}
     for segments in ("next_sentence", "doc_sentences"):
         folder = tmp_path_factory.mktemp(segments)

@@ -38,7 +38,7 @@ def call(*arguments):
 
 @pytest.fixture(scope="module")
 def undisturbed(corpus, tmp_path_factory):
-    """The workdir of a long run that nothing happened to."""
+    """Return the workdir of a long run without interruption."""
     workdir = tmp_path_factory.mktemp("undisturbed")
     commands.succeed("pretrain", *flags_of(corpus, workdir, *LONG_RUN))
     return workdir

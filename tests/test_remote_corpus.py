@@ -27,7 +27,7 @@ STORE = fsspec.filesystem("memory")
 
 @pytest.fixture
 def url():
-    """URL of a unique folder, because tests share the store of the process."""
+    """Return the URL of a unique folder: tests share the store of the process."""
     place = f"memory://{uuid.uuid4().hex}"
     yield place
     if STORE.exists(place):

@@ -264,7 +264,7 @@ def test_models_and_batches_that_do_not_fit_are_refused():
 
 
 def fake_devices(slices, each):
-    """Devices that only know which slice they are in."""
+    """Return devices that only know which slice they are in."""
     return [
         types.SimpleNamespace(
             id=i, slice_index=i // each, process_index=i, platform="cpu", device_kind=""

@@ -77,7 +77,7 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A function from a task to a model that was fine-tuned for it."""
+    """Return a function from a task to a model that was fine-tuned for it."""
 
     @functools.cache
     def make(kind):
@@ -131,7 +131,7 @@ def test_numbers_match_the_model(saved):
 
 @pytest.fixture
 def squad(saved, monkeypatch):
-    """A function that loads a model as if its task had other settings."""
+    """Return a function that loads a model as if its task had other settings."""
     model, params = saved("squad")
 
     def load(**changes):

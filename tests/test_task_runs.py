@@ -15,14 +15,14 @@ WORDS = ["the", "a", "object", "value", "name", "is", "of", "to", "in"]
 
 
 def tagged(rng):
-    """A sentence in which the words class and statement are entities."""
+    """Return a sentence in which the words class and statement are entities."""
     words = rng.choice([*WORDS, "class", "statement"], rng.integers(3, 40))
     kinds = {"class": "B-class", "statement": "B-other"}
     return "".join(f"{word}\t{kinds.get(word, 'O')}\n" for word in words) + "\n"
 
 
 def asked(rng):
-    """A question whose true answer is the one that says statement."""
+    """Return a question whose true answer is the one that says statement."""
     answer = int(rng.integers(4))
     choices = [" ".join(rng.choice(WORDS, 3)) for _ in range(4)]
     choices[answer] += " statement"
