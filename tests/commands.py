@@ -95,7 +95,10 @@ def call_benchmark(name, *flags):
 
 def _call(program, *arguments):
     arguments = [*map(str, arguments)]
-    output, errors = _Kept(), _Kept()
+    # Streams that can be reconfigured, as those of a process.
+    output, errors = (
+        io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)
+    )
     with (
         _everything_as_it_was(),
         contextlib.redirect_stdout(output),
@@ -107,9 +110,8 @@ def _call(program, *arguments):
             status = 0
         except SystemExit as end:
             status = end.code or 0
-    return subprocess.CompletedProcess(
-        arguments, status, output.getvalue(), errors.getvalue()
-    )
+    written = (stream.buffer.getvalue().decode() for stream in (output, errors))
+    return subprocess.CompletedProcess(arguments, status, *written)
 
 
 def succeed(name, *flags):
@@ -117,16 +119,6 @@ def succeed(name, *flags):
     done = call(name, *flags)
     assert done.returncode == 0, done.stderr
     return done
-
-
-class _Kept(io.TextIOWrapper):
-    """Stream that keeps what is written, and can be reconfigured like sys.stdout."""
-
-    def __init__(self):
-        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
-
-    def getvalue(self):
-        return self.buffer.getvalue().decode()
 
 
 @contextlib.contextmanager

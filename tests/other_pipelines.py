@@ -175,16 +175,8 @@ def hostile_texts(count):
     """Yield texts of all scripts, spelt special tokens, marks, and odd white space."""
     rng = random.Random(0)
     words = [*BERT, *ROBERTA, "<|mask|>", "<|pad|>", "<0x41>", "▁", "Ġ", "##a"]
-    words += [
-        "the ",
-        "attribute",
-        "İΣß",
-        "e\u0301",
-        "東京は",
-        "ไทย",
-        "हिन्दी",
-        "1234567",
-    ]
+    words += ["the ", "attribute", "1234567"]
+    words += ["e\u0301", "İΣß", "東京は", "ไทย", "हिन्दी"]
     words += ["\n\n", "\t", "  ", "        ", "\u00a0", "\u2028", "\x00", "\ufeff"]
     words += ["|||IP_ADDRESS|||", "don't", "😀👩‍👩‍👧", "ﬁ½", "\ud7a3\u1112\u1161"]
     limits = (0x80, 0x800, 0xD800, 0x110000)

@@ -1,11 +1,11 @@
 """Shared helpers of the tests of plans and of kernels for TPUs."""
 
-import dataclasses
 import importlib.util
 
 import jax
 import pytest
 
+from bert_jax.model.kernels import tpu_attention_grid, tpu_attention_passes
 from bert_jax.planning import collectives, cost, plan, topology
 from bert_jax.planning import phase as phase_lib
 
@@ -30,6 +30,17 @@ def compiled_text(lowered):
     return phase_lib._compile(lowered).as_text()
 
 
+def assert_attention_compiles(name, run, arrays, monkeypatch):
+    """Compile a function of arrays for a TPU, and find both kernels of attention."""
+    kind = topology.open_topology(name).devices[0].device_kind
+    for module in (tpu_attention_grid, tpu_attention_passes):
+        monkeypatch.setattr(module, "device_kind", lambda: kind)
+    text = compiled_text(jax.jit(run).lower(*on_tpu(name, arrays)))
+    kernels = [line for line in text.splitlines() if "tpu_custom_call" in line]
+    for kernel in ("attention_forward", "attention_backward"):
+        assert any(kernel in line for line in kernels)
+
+
 def count_kernels(traced):
     """Count the kernels in a traced program for TPUs; for CPUs it has none."""
     on_cpus, on_tpus = (
@@ -43,8 +54,8 @@ def count_kernels(traced):
 def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
     available = topology.GENERATIONS["v4"].hbm
     used = available - int(left * 2**30)
-    memory = phase_lib.Memory(used // 4, used // 2, 0, 0, available)
-    other = used - memory.parameters - memory.optimizer
+    other = used - used // 4 - used // 2
+    memory = phase_lib.Memory(used // 4, used // 2, 0, other, available)
     return phase_lib.PhasePlan(
         name="phase 1/2, length 128",
         steps=steps,
@@ -54,8 +65,8 @@ def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
         micro_batches=1,
         flops=flops,
         flops_at_peak=1e15,
-        memory=dataclasses.replace(memory, other=other),
-        evaluation=dataclasses.replace(memory, other=other),
+        memory=memory,
+        evaluation=memory,
         cost=cost.Cost(1_050_000, 0, 0.0, None),
         clock=1.05e9,
         traffic=(collectives.Traffic("all-reduce", collectives.ICI, 2, 2**20, 2**21),),

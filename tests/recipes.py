@@ -11,7 +11,6 @@ and a changed default changes one. A recipe with variants has them in `VARIANTS`
 import dataclasses
 import functools
 import importlib.util
-import json
 import pathlib
 import types
 import typing
@@ -107,20 +106,15 @@ def family(name):
 
 
 def build(name, *more):
-    """Return the frozen config of a recipe for pretraining."""
-    return config.from_configdict(config.PretrainConfig, load(name, *more))
-
-
-def resolved(name: str) -> typing.Any:
-    """Return the frozen config of any recipe."""
-    cfg = load(name)
+    """Return the frozen config of a recipe."""
+    cfg = load(name, *more)
     cls = {cls.kind: cls for cls in _PROGRAMS}[cfg.kind]
-    return config.from_dict(cls, json.loads(cfg.to_json_best_effort()))
+    return config.from_configdict(cls, cfg)
 
 
 def record() -> dict[str, str]:
     """Return the lines of each section by its header."""
-    sections = {f"recipe {name}": differences(resolved(name)) for name in NAMES}
+    sections = {f"recipe {name}": differences(build(name)) for name in NAMES}
     for cls in sorted(_classes(_PROGRAMS), key=lambda cls: cls.__name__):
         sections[f"class {cls.__name__}"] = defaults(cls)
     return {

@@ -54,7 +54,7 @@ def pretrain(corpus, workdir, *flags, recipe=RECIPE):
 class Watched:
     """A command under way, whose lines are read as they come."""
 
-    def __init__(self, command):
+    def __init__(self, command, **options):
         self.process = subprocess.Popen(
             command,
             env=environment(),
@@ -62,6 +62,7 @@ class Watched:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            **options,
         )
         self.lines = []
         self._new_line = threading.Condition()

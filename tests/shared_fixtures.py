@@ -107,6 +107,14 @@ def wordpiece(documents) -> tokenizer_lib.Tokenizer:
 
 
 @pytest.fixture(scope="session")
+def saved_wordpiece(wordpiece, tmp_path_factory):
+    """Return a folder with the tokenizer `wordpiece`."""
+    folder = tmp_path_factory.mktemp("wordpiece")
+    wordpiece.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def sentencepiece(documents) -> tokenizer_lib.Tokenizer:
     return vocabulary.train_sentencepiece(documents, 800)
 

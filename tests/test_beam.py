@@ -114,21 +114,15 @@ def run_script(script, *arguments):
     return subprocess.run(command, capture_output=True, text=True)
 
 
-@pytest.fixture
-def saved(wordpiece, tmp_path):
-    wordpiece.save(tmp_path / "t")
-    return tmp_path / "t"
-
-
 @needs_beam
 def test_beam_and_local_processes_continue_each_other(
-    corpus, text_file, wordpiece, saved, tmp_path
+    corpus, text_file, wordpiece, saved_wordpiece, tmp_path
 ):
     output = tmp_path / "c"
     build_reference(text_file, wordpiece, output, stop_after=1)
     first = output / "train-00000.arrow"
     before = first.stat().st_mtime_ns
-    done = run_script(FAIL, text_file, saved, output)
+    done = run_script(FAIL, text_file, saved_wordpiece, output)
     assert done.returncode == 1
     assert "a worker is lost" in done.stderr
     assert len(list(output.glob("unfinished/split-*.json"))) == 3
@@ -138,8 +132,10 @@ def test_beam_and_local_processes_continue_each_other(
 
 
 @needs_beam
-def test_errors_of_options_and_workers_are_one_line(text_file, saved, tmp_path):
-    done = run_script(ERRORS, text_file, saved, tmp_path / "c")
+def test_errors_of_options_and_workers_are_one_line(
+    text_file, saved_wordpiece, tmp_path
+):
+    done = run_script(ERRORS, text_file, saved_wordpiece, tmp_path / "c")
     assert done.returncode == 0, done.stderr
     expected = [
         """UserError --beam_options="'--runner=DirectRunner": No closing quotation""",
@@ -156,9 +152,9 @@ def test_errors_of_options_and_workers_are_one_line(text_file, saved, tmp_path):
 
 
 @needs_beam
-def test_graph_of_a_job_does_not_hold_the_splits(text_file, saved, tmp_path):
+def test_graph_of_a_job_does_not_hold_the_splits(text_file, saved_wordpiece, tmp_path):
     """Dataflow refuses graphs of more than 10 MB."""
-    done = run_script(GRAPH, text_file, saved, tmp_path / "c")
+    done = run_script(GRAPH, text_file, saved_wordpiece, tmp_path / "c")
     assert done.returncode == 0, done.stderr
     size, refusal = done.stdout.splitlines()
     assert int(size) < 500_000
@@ -168,7 +164,7 @@ def test_graph_of_a_job_does_not_hold_the_splits(text_file, saved, tmp_path):
 
 
 @needs_beam
-def test_beam_builds_and_reports_the_same(saved, tmp_path):
+def test_beam_builds_and_reports_the_same(saved_wordpiece, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"One good document.\n\nAn\xff other.\n\nThird.\n")
     (tmp_path / "b.txt").write_bytes(b"")
     reported = {}
@@ -179,7 +175,7 @@ def test_beam_builds_and_reports_the_same(saved, tmp_path):
         done = run(
             "build_corpus",
             f"--input={tmp_path}/*.txt",
-            f"--tokenizer={saved}",
+            f"--tokenizer={saved_wordpiece}",
             f"--output={tmp_path / name}",
             "--held_out=0",
             *flags,
@@ -193,10 +189,12 @@ def test_beam_builds_and_reports_the_same(saved, tmp_path):
     assert shards.open_corpus(tmp_path / "beam").count("train", "documents") == 2
 
 
-def test_contradictory_flags_and_missing_beam_are_refused(saved, tmp_path, monkeypatch):
+def test_contradictory_flags_and_missing_beam_are_refused(
+    saved_wordpiece, tmp_path, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     monkeypatch.delitem(sys.modules, "bert_jax.corpus.beam_runner", raising=False)
-    flags = [f"--tokenizer={saved}", f"--output={tmp_path / 'c'}"]
+    flags = [f"--tokenizer={saved_wordpiece}", f"--output={tmp_path / 'c'}"]
     for more, message in [
         (["--beam_options=--x=1"], "--beam_options needs --runner=beam"),
         (["--runner=beam"], "--runner=beam needs apache-beam; pip install -e '.[beam"),

@@ -39,12 +39,11 @@ def finished(corpus, tmp_path):
 @pytest.mark.parametrize("name", ["build_corpus", "train_tokenizer"])
 @pytest.mark.parametrize("output", ["/proc/nothing", "x" * 300])
 def test_unwritable_output_is_refused_before_the_work(
-    name, output, text_file, wordpiece, tmp_path
+    name, output, text_file, saved_wordpiece
 ):
-    wordpiece.save(tmp_path / "t")
     flags = [f"--input={text_file}", f"--output={output}"]
     if name == "build_corpus":
-        flags.append(f"--tokenizer={tmp_path / 't'}")
+        flags.append(f"--tokenizer={saved_wordpiece}")
     done = call(name, *flags)
     assert_refused(done, f"cannot write to {output}: ")
     assert "splits" not in done.stderr and "learning" not in done.stderr
@@ -164,29 +163,23 @@ def test_damaged_settings_are_refused(go_on, tmp_path):
         go_on()
 
 
-def edit(folder, field, value):
-    """Set a field of the manifest in a folder; `field` has dots between its parts."""
-    manifest = json.loads((folder / shards.MANIFEST).read_text())
-    *parents, name = (int(x) if x.isdigit() else x for x in field.split("."))
-    place = functools.reduce(lambda values, key: values[key], parents, manifest)
-    place[name] = value(place[name]) if callable(value) else value
-    (folder / shards.MANIFEST).write_text(json.dumps(manifest))
+MISMATCH = "the fingerprint does not match the tokenizer and"
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("change", "message"),
     [
-        ("fingerprint", "0" * 16, "the fingerprint does not match the tokenizer and"),
-        ("train.shards.0.sha256", "0" * 64, "the fingerprint does not match"),
-        ("train.shards", lambda shards: shards[1:], "the fingerprint does not match"),
-        ("train.shards.0", {}, "corpus.json cannot be read as a corpus: "),
-        ("format", "bert_jax corpus 9", "format is 'bert_jax corpus 9', not"),
+        (lambda values, _: values.update(fingerprint="0" * 16), MISMATCH),
+        (lambda _, shards: shards[0].update(sha256="0" * 64), MISMATCH),
+        (lambda _, shards: shards.pop(0), MISMATCH),
+        (lambda _, shards: shards[0].clear(), "cannot be read as a corpus: "),
+        (lambda values, _: values.update(format="other 9"), "format is 'other 9', not"),
     ],
 )
-def test_edited_manifest_is_refused(
-    field, value, message, finished, text_file, wordpiece
-):
-    edit(finished, field, value)
+def test_edited_manifest_is_refused(change, message, finished, text_file, wordpiece):
+    manifest = json.loads((finished / "corpus.json").read_text())
+    change(manifest, manifest["train"]["shards"])
+    (finished / "corpus.json").write_text(json.dumps(manifest))
     for use in (
         lambda: shards.open_corpus(finished),
         lambda: build_reference(text_file, wordpiece, finished),

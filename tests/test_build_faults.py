@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+import runs
 from commands import assert_refused, call, command, run, succeed
 from corpora import content
 
@@ -20,12 +21,6 @@ from bert_jax.errors import UserError
 from bert_jax.tokenizer import pipelines
 
 pytestmark = pytest.mark.faults
-
-
-@pytest.fixture
-def vocabulary(wordpiece, tmp_path):
-    wordpiece.save(tmp_path / "t")
-    return tmp_path / "t"
 
 
 # ---- processes
@@ -55,10 +50,10 @@ def undisturbed(long_text, wordpiece, tmp_path_factory):
     return content(build.build(source, build.Settings(), wordpiece, folder).folder)
 
 
-class LongBuild:
+class LongBuild(runs.Watched):
     """`run.build_corpus` with two processes, in a session of its own."""
 
-    def __init__(self, text, vocabulary, output, *flags):
+    def __init__(self, text, vocabulary, output):
         self.output = output
         self.flags = [
             f"--input={text}",
@@ -66,28 +61,18 @@ class LongBuild:
             f"--output={output}",
             "--shard_megabytes=1",
             "--workers=2",
-            *flags,
         ]
-        self.process = subprocess.Popen(
-            command("build_corpus", *self.flags),
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        super().__init__(command("build_corpus", *self.flags), start_new_session=True)
 
-    def wait_for_splits(self, count):
-        while len(list(self.output.glob("unfinished/split-*.json"))) < count:
-            assert self.process.poll() is None, self.process.stderr.read()
+    def wait_for_split(self):
+        while not list(self.output.glob("unfinished/split-*.json")):
+            assert self.process.poll() is None, self.text
             time.sleep(0.01)
 
     def workers(self):
         pid = self.process.pid
         children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
         return [int(p) for p in children.split() if "spawn_main" in command_line(p)]
-
-    def end(self):
-        _, self.errors = self.process.communicate(timeout=120)
-        return self.process.returncode
 
     def finish(self):
         succeed("build_corpus", *self.flags)
@@ -110,8 +95,8 @@ def assert_gone(pids):
 
 
 @pytest.fixture
-def long_build(long_text, vocabulary, tmp_path):
-    started = LongBuild(long_text, vocabulary, tmp_path / "c")
+def long_build(long_text, saved_wordpiece, tmp_path):
+    started = LongBuild(long_text, saved_wordpiece, tmp_path / "c")
     yield started
     if started.process.poll() is None:
         started.process.kill()
@@ -141,7 +126,7 @@ def test_signals_end_the_build_at_once_and_lose_nothing(
     number, to_all, pause, long_build, undisturbed
 ):
     """Once, or twice after a pause. A terminal sends Ctrl-C to all processes."""
-    long_build.wait_for_splits(1)
+    long_build.wait_for_split()
     workers = long_build.workers()
     stop(long_build, number, to_all)
     if pause is not None:
@@ -150,8 +135,8 @@ def test_signals_end_the_build_at_once_and_lose_nothing(
             stop(long_build, number, to_all)
     assert long_build.end() == 75
     assert_gone(workers)
-    assert "Traceback" not in long_build.errors
-    assert "; the same command continues" in long_build.errors.splitlines()[-1]
+    assert "Traceback" not in long_build.text
+    assert "; the same command continues" in long_build.lines[-1]
     assert list(long_build.output.glob("unfinished/split-*.json"))
     assert long_build.finish() == undisturbed
 
@@ -207,7 +192,7 @@ def test_a_worker_is_killed_before_it_reads_a_large_tokenizer(long_text, tmp_pat
 
 @pytest.mark.slow
 def test_workers_end_with_a_killed_build(long_build, undisturbed):
-    long_build.wait_for_splits(1)
+    long_build.wait_for_split()
     workers = long_build.workers()
     long_build.process.kill()
     assert_gone(workers)
@@ -217,7 +202,7 @@ def test_workers_end_with_a_killed_build(long_build, undisturbed):
 
 def test_second_build_is_refused_and_killed_worker_is_reported(long_build, undisturbed):
     """The system kills the largest process when memory runs out."""
-    long_build.wait_for_splits(1)
+    long_build.wait_for_split()
     workers = long_build.workers()
     done = call("build_corpus", *long_build.flags)
     busy = f"another build is running on {long_build.output}; wait for it"
@@ -225,7 +210,7 @@ def test_second_build_is_refused_and_killed_worker_is_reported(long_build, undis
     os.kill(workers[0], signal.SIGKILL)
     assert long_build.end() == 2
     assert_gone(workers)
-    *progress, line = long_build.errors.splitlines()
+    *progress, line = long_build.lines
     assert all(x.startswith(("reading ", "building corpus: ")) for x in progress)
     assert line.startswith("error: a worker process was killed (out of memory?); run")
     assert long_build.finish() == undisturbed
@@ -238,15 +223,12 @@ def test_a_signal_ends_learning_at_once(number, tmp_path):
     words = ("".join(rng.choices(string.ascii_lowercase, k=900)) for _ in range(3000))
     (tmp_path / "text.txt").write_text("\n".join(words))
     flags = [f"--input={tmp_path}/text.txt", f"--output={tmp_path / 't'}"]
-    process = subprocess.Popen(
-        command("train_tokenizer", *flags), stderr=subprocess.PIPE, text=True
-    )
-    while "learning" not in (line := process.stderr.readline()):
-        assert line
+    watched = runs.Watched(command("train_tokenizer", *flags))
+    assert watched.wait_for("learning"), watched.text
     time.sleep(1)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=5)
-    assert process.returncode == -number, errors
+    watched.process.send_signal(number)
+    watched.process.wait(5)
+    assert watched.end() == -number, watched.text
     assert not (tmp_path / "t").exists()
 
 
@@ -263,14 +245,14 @@ def test_a_signal_ends_learning_at_once(number, tmp_path):
     ],
 )
 def test_full_disk_ends_a_build_in_one_line(
-    limit, workers, text_file, vocabulary, tmp_path
+    limit, workers, text_file, saved_wordpiece, tmp_path
 ):
     """At the first file, at the result of a split, in a shard."""
     text = tmp_path / "text.txt"
     text.write_text(text_file.read_text() * 4)  # several splits
     flags = [
         f"--input={text}",
-        f"--tokenizer={vocabulary}",
+        f"--tokenizer={saved_wordpiece}",
         f"--workers={workers}",
         "--shard_megabytes=1",
     ]

@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.model import randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import choice as objective_lib
-from bert_jax.tasks import choice, choice_files
+from bert_jax.tasks import choice, choice_files, token_rows
 from bert_jax.tasks.choice_files import Question
 
 # As the files of SWAG begin.
@@ -181,36 +181,21 @@ def test_answers_that_are_no_choice_are_refused(answer, tmp_path):
 
 def test_a_row_for_each_choice(wordpiece):
     questions = [
-        Question(1, "the value", ("a name", "the object", "a"), 2),
+        Question(1, "the value " * 9, ("a name", "the object", "a"), 2),
         Question(2, "a class", ("is", "of the"), -1),
     ]
-    arrays, truncated = choice.make_rows(questions, wordpiece, 16, 3)
-    assert not truncated.any()
-    assert arrays["input_ids"].shape == (2, 3, 16)
-    for row, question in enumerate(questions):
-        for column, text in enumerate(question.choices):
-            first = [
-                wordpiece.cls_id,
-                *wordpiece.encode(question.question),
-                wordpiece.sep_id,
-            ]
-            second = [*wordpiece.encode(text), wordpiece.sep_id]
-            mask = arrays["attention_mask"][row, column]
-            assert arrays["input_ids"][row, column][mask].tolist() == first + second
-            assert arrays["segment_ids"][row, column][mask].tolist() == (
-                [0] * len(first) + [1] * len(second)
-            )
-            size = len(first + second)
-            assert mask[:size].all() and not mask[size:].any()
+    pairs = [(q.question, text) for q in questions for text in q.choices]
+    rows, _ = token_rows.to_rows(pairs, wordpiece, 12)
+    arrays, truncated = choice.make_rows(questions, wordpiece, 12, 3)
+    for name, values in rows.items():
+        assert arrays[name].shape == (2, 3, 12)
+        assert np.array_equal(arrays[name].reshape(6, 12)[:5], values)
+    # The second question lacks the last choice.
     assert not arrays["attention_mask"][1, 2].any()
     assert (arrays["input_ids"][1, 2] == wordpiece.pad_id).all()
     assert arrays["labels"].tolist() == [2, 0]
     assert arrays["weights"].tolist() == [1, 0]
-    long = [Question(1, "the value " * 9, ("a", "the name"), 0), questions[1]]
-    arrays, truncated = choice.make_rows(long, wordpiece, 12, 2)
     assert truncated.tolist() == [True, False]
-    name = [*wordpiece.encode("the name"), wordpiece.sep_id]
-    assert arrays["input_ids"][0, 1, -len(name) :].tolist() == name
 
 
 # ---- the objective

@@ -26,11 +26,13 @@ ENTRYPOINTS = {
 
 
 def run(*arguments, variables=None, **options):
-    """Run Python in the root of the repository; with bytes as its output."""
+    """Run Python in the root of the repository; its output must be ASCII."""
     command = [sys.executable, *arguments]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     environment = os.environ | (variables or {})
-    return subprocess.run(command, cwd=ROOT, env=environment, **options)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, encoding="ascii", **options
+    )
 
 
 def entrypoint(name, *flags, **options):
@@ -41,15 +43,6 @@ def script(lines, *arguments, **options):
     """Run lines that define `run`, as an entrypoint without flags."""
     main = "\nfrom bert_jax.run import command_line\ncommand_line.main(run, lambda: 0)"
     return run("-c", lines + main, *arguments, **options)
-
-
-def error_of(done):
-    """Return the message of one line."""
-    assert done.returncode == 2, done.stderr
-    assert b"Traceback" not in done.stderr
-    [line] = [x for x in done.stderr.splitlines() if x.startswith(b"error: ")]
-    assert line == done.stderr.splitlines()[-1]
-    return line.decode("ascii")
 
 
 # ---- arguments that are no flags
@@ -154,6 +147,7 @@ def test_a_recipe_of_another_command_names_it():
         ("plan", "configs/squad.py:v1", "run.finetune_squad"),
         ("finetune_tagger", "bert_jax/demo/recipe.py", "run.demo"),
         ("finetune_choice", "configs/bert_base.py", "run.pretrain"),
+        ("finetune_classifier", "configs/tagger.py", "run.finetune_tagger"),
     ):
         done = commands.call(command, f"--config={ROOT / recipe}")
         commands.assert_refused(done, f"; use {wanted}")
@@ -209,15 +203,17 @@ NAME = b"\xff\xe4\n"  # in UTF-8 nothing, and a line break
 
 def test_arguments_that_are_not_utf_8():
     flag = b"--config.optimizer.name=" + NAME
-    line = error_of(entrypoint("pretrain", BASE, flag, variables=ASCII))
+    done = entrypoint("pretrain", BASE, flag, variables=ASCII)
+    commands.assert_refused(done, "error: ")
+    line = done.stderr.splitlines()[-1]
     assert r"\xff" in line or r"\udcff" in line
 
 
 def test_results_on_a_terminal_that_is_not_utf_8():
     lines = r"run = lambda: print('\xe4 \udcff')"
     done = script(lines, variables=ASCII)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout == rb"\xe4 \udcff" + b"\n"
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == r"\xe4 \udcff" + "\n"
 
 
 @pytest.mark.parametrize(
@@ -238,28 +234,17 @@ def test_printable(text, shown):
 # ---- output that nobody reads
 
 
-@pytest.fixture
-def closed_pipe():
-    reader, writer = os.pipe()
+def test_output_that_nobody_reads():
+    """Help, results in a buffer that is written at the end, and an error."""
+    reader, closed = os.pipe()
     os.close(reader)
-    yield writer
-    os.close(writer)
-
-
-def test_help_that_nobody_reads(closed_pipe):
-    done = entrypoint("pretrain", "--help", stdout=closed_pipe)
-    assert (done.returncode, done.stderr) == (1, b"")
-
-
-def test_results_that_nobody_reads(closed_pipe):
-    """They are in a buffer that is written at the end."""
-    done = script("run = lambda: print('x')", stdout=closed_pipe)
-    assert (done.returncode, done.stderr) == (1, b"")
-
-
-def test_an_error_that_nobody_reads(closed_pipe):
-    done = entrypoint("pretrain", "--config=nowhere.py", stderr=closed_pipe)
-    assert (done.returncode, done.stdout) == (1, b"")
+    for done in (
+        entrypoint("pretrain", "--help", stdout=closed),
+        script("run = lambda: print('x')", stdout=closed),
+        entrypoint("pretrain", "--config=nowhere.py", stderr=closed),
+    ):
+        assert done.returncode == 1 and not done.stdout and not done.stderr
+    os.close(closed)
 
 
 @pytest.mark.parametrize("text", ["x", "x" * 100_000])
@@ -268,7 +253,7 @@ def test_results_that_no_disk_has_room_for(text):
     with open("/dev/full", "w") as full:
         done = script(f"run = lambda: print({text!r})", stdout=full)
         silent = script(f"run = lambda: print({text!r})", stdout=full, stderr=full)
-    line = b"error: cannot write: No space left on device\n"
+    line = "error: cannot write: No space left on device\n"
     assert (done.returncode, done.stderr) == (2, line)
     assert silent.returncode == 2
 
@@ -276,7 +261,7 @@ def test_results_that_no_disk_has_room_for(text):
 def test_other_pipes_that_break_are_errors():
     done = script("import jax\ndef run(): raise BrokenPipeError('a socket')")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == b"BrokenPipeError: a socket"
+    assert done.stderr.splitlines()[-1] == "BrokenPipeError: a socket"
 
 
 # ---- imports that take long
@@ -291,7 +276,7 @@ def test_a_platform_that_is_not_installed(platform):
     done = script(lines, variables={"JAX_PLATFORMS": platform})
     if platform == "cuda" and done.returncode == 0:
         pytest.skip("there is a GPU")
-    assert error_of(done).startswith(f"error: JAX_PLATFORMS={platform} is not instal")
+    commands.assert_refused(done, f"JAX_PLATFORMS={platform} is not installed")
 
 
 def with_imports(name, *flags):
@@ -299,7 +284,7 @@ def with_imports(name, *flags):
     done = run("-X", "importtime", "-m", f"bert_jax.run.{name}", *flags)
     return [
         line.rpartition("|")[2].strip().split(".")[0] if "|" in line else line
-        for line in done.stderr.decode().splitlines()
+        for line in done.stderr.splitlines()
     ]
 
 
@@ -308,14 +293,14 @@ def test_a_device_without_enough_memory():
     message = "Out of memory allocating 281474976710656 bytes; use more"
     commands.assert_refused(done, message)  # a launcher would start a crash again
     crash = script("def run(): raise RuntimeError('RESOURCE_EXHAUSTED: a quota')")
-    assert crash.returncode == 1 and b"Traceback" in crash.stderr
+    assert crash.returncode == 1 and "Traceback" in crash.stderr
 
 
 def test_help_is_there_at_once():
     modules = [f"bert_jax.run.{name}" for name in sorted(ENTRYPOINTS)]
     code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
     done = run("-c", code, check=True)
-    assert HEAVY.isdisjoint(done.stdout.decode().split())
+    assert HEAVY.isdisjoint(done.stdout.split())
     if "help" not in flags.FLAGS:
         # absl defines it in the first program only, and `call` has removed it since.
         app._define_help_flags_called = False

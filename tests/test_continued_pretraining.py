@@ -38,10 +38,7 @@ def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
     for init_from, message in (
         ("/nowhere", "nowhere is not a folder"),
         ("CHECKPOINT", "init_from is not set; pass --config.init_from=DIR"),
-        (
-            "",
-            "init_from is not set; pass --config.init_from=DIR",
-        ),  # on the command line
+        ("", "init_from is not set; pass --config.init_from=DIR"),
     ):
         asked = make_config(corpus, init_from)
         with pytest.raises(UserError, match=message):

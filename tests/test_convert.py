@@ -15,8 +15,8 @@ import saved
 import tokenizers
 from commands import assert_refused, call, succeed
 from saved import native_model, run_of
+from toy import FAMILIES, metadata
 from toy import TINY as WITH_LOOP
-from toy import metadata
 
 from bert_jax import config, prediction
 from bert_jax import tokenizer as tokenizer_lib
@@ -146,18 +146,10 @@ ELECTRA = dataclasses.replace(
 XLNET = dataclasses.replace(TINY, positions="relative", max_position_embeddings=512)
 MODERNBERT = dataclasses.replace(
     TINY,
-    type_vocab_size=0,
-    positions="rotary",
-    local_rotary_base=1000.0,
-    attention_window=4,
-    global_layer_every=2,
-    feed_forward="gated",
-    norm_bias=False,
-    norm_placement="pre",
-    first_attention_norm=False,
-    linear_bias=False,
-    pooler=config.PoolerConfig(activation="gelu_tanh", norm=True, per_token=True),
-    depth_scaled_init=True,
+    **FAMILIES["modernbert"],
+    pooler=config.PoolerConfig(
+        activation="gelu_erf", bias=False, norm=True, per_token=True
+    ),
 )
 ONE_LAYER = dataclasses.replace(
     MODERNBERT,
@@ -166,14 +158,14 @@ ONE_LAYER = dataclasses.replace(
     attention_window=0,
     global_layer_every=1,
 )
-DEBERTA = dataclasses.replace(
+EUROBERT = dataclasses.replace(
     TINY,
-    positions="disentangled",
-    distance_buckets=6,
-    max_distance=12,
-    type_vocab_size=0,
-    activation="gelu_erf",
+    **FAMILIES["eurobert"],
+    dropout_rate=0.0,
     pooler=config.PoolerConfig(activation="gelu_erf"),
+)
+DEBERTA = dataclasses.replace(
+    TINY, **FAMILIES["deberta"], pooler=config.PoolerConfig(activation="gelu_erf")
 )
 # With the vocabulary of a RoBERTa, of bytes.
 ROBERTA = dataclasses.replace(
@@ -225,24 +217,6 @@ def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
         assert got.metadata.tokenizer.fingerprint == tokenizer.fingerprint
 
 
-EUROBERT = dataclasses.replace(
-    MODERNBERT,
-    local_rotary_base=0.0,
-    attention_window=0,
-    global_layer_every=1,
-    norm="rms",
-    norm_bias=True,
-    embedding_norm=False,
-    first_attention_norm=True,
-    depth_scaled_init=False,
-    dropout_rate=0.0,
-    prediction_head=config.PredictionHeadConfig(
-        num_layers=0, norm=False, output_bias=False, tied=False
-    ),
-    pooler=config.PoolerConfig(activation="gelu_erf"),
-)
-
-
 @pytest.mark.parametrize(
     ("family", "encoder", "pipeline"),
     [
@@ -283,7 +257,7 @@ def spec_of(objective):
 
 
 def test_fewer_layers_than_a_period_are_exported():
-    encoder = dataclasses.replace(MODERNBERT, num_layers=2, global_layer_every=3)
+    encoder = dataclasses.replace(MODERNBERT, num_layers=2)
     made = masked_lm.MaskedLm(encoder, WITHOUT_PAIRS)
     assert spec_of(made).name == "ModernBertForMaskedLM"
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import runs
 import saved
+from corpora import flipped
 from orbax.checkpoint.experimental.v1._src.synchronization import compatibility
 from toy import TINY, metadata, state_of
 
@@ -229,27 +230,20 @@ def open_checkpoints(folder):
     return checkpoint.Checkpoints(folder, keep=3, metadata=metadata())
 
 
-def data_files(folder):
-    """Return the files with arrays, the largest first."""
-    got = [p for p in folder.rglob("*") if p.is_file() and p.parent.name == "d"]
-    return sorted(got, key=lambda p: -p.stat().st_size)
+def largest_file(folder):
+    """Return the largest file with parameters of a checkpoint."""
+    return max(folder.glob("params/**/d/*"), key=lambda p: p.stat().st_size)
 
 
 def truncate(folder):
-    path = data_files(folder)[0]
+    path = largest_file(folder)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def flip_a_bit(folder, rng=None):
-    """Flip a bit in the middle of the largest array, or any bit; return the file."""
-    path = data_files(folder)[0]
-    if rng:
-        path = rng.choice([p for p in folder.rglob("*") if p.is_file()])
-    content = bytearray(path.read_bytes())
-    at = rng.randrange(len(content)) if rng else len(content) // 2
-    content[at] ^= 1 << (rng.randrange(8) if rng else 3)
-    path.write_bytes(content)
-    return path
+def flip_a_bit(folder):
+    """Flip a bit in the middle of the largest array."""
+    path = largest_file(folder)
+    path.write_bytes(flipped(path.read_bytes(), path.stat().st_size // 2))
 
 
 def remove(folder, name):
@@ -271,8 +265,6 @@ DAMAGES = {
     "cut _CHECKPOINT_METADATA": functools.partial(cut, name="_CHECKPOINT_METADATA"),
     "cut manifest.ocdbt": functools.partial(cut, name="manifest.ocdbt"),
 }
-# Damage to the largest file, which may be the optimizer's.
-FILE_DAMAGES = "truncate", "flip a bit"
 
 
 def equal(got, expected):
@@ -287,8 +279,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     folder = tmp_path / "checkpoints"
     shutil.copytree(original, folder)
     good = {p: p.read_bytes() for p in (folder / "1").rglob("*") if p.is_file()}
-    in_params = damage in FILE_DAMAGES
-    DAMAGES[damage](folder / "2" / "params" if in_params else folder / "2")
+    DAMAGES[damage](folder / "2")
     # Fine-tuning reads the parameters of the newest checkpoint, or refuses it.
     if damage == "remove train":
         loaded = restore.load_params(restore.find(tmp_path), shapes.params)
@@ -321,7 +312,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
 
 @pytest.mark.slow
 def test_a_flipped_bit_is_noticed_or_harmless(two_checkpoints, tmp_path):
-    """Any bit of any file, for the run and for whoever reads the parameters."""
+    """In any byte of any file, for the run and for whoever reads the parameters."""
     original, shapes, first, second = two_checkpoints
     rng = random.Random(0)
     noticed_by_run = noticed_in_params = 0
@@ -329,7 +320,9 @@ def test_a_flipped_bit_is_noticed_or_harmless(two_checkpoints, tmp_path):
         folder = tmp_path / "checkpoints"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(original, folder)
-        path = flip_a_bit(folder / "2", rng)
+        path = rng.choice([p for p in (folder / "2").rglob("*") if p.is_file()])
+        content = path.read_bytes()
+        path.write_bytes(flipped(content, rng.randrange(len(content))))
         try:
             loaded = restore.load_params(restore.find(folder / "2"), shapes.params)
         except UserError:

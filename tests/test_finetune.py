@@ -16,12 +16,12 @@ import jax
 import numpy as np
 import pytest
 import runs
-from commands import ROOT, assert_refused, call
 from toy import state_of
 
 from bert_jax import config, finetuning, prediction, warm_start
 from bert_jax.errors import Interrupted, UserError
 from bert_jax.finetuning import batches, initialise
+from bert_jax.model import parameters
 from bert_jax.tasks import classification
 from bert_jax.training import (
     checkpoint,
@@ -144,18 +144,12 @@ def begin(pretrained, task):
     run = run_of(config)
     state = state_of(run.state_shapes)
 
-    def arrays(state):
-        return {
-            "/".join(key.key for key in path): np.array(values)
-            for path, values in jax.tree.leaves_with_path(state.params)
-        }
-
     def make(source=pretrained, **changes):
         changed = dataclasses.replace(config, **changes)
         begun = initialise.load_initial_params(
             changed, run, restore.find(source), state
         )
-        return arrays(state), arrays(begun)
+        return parameters.flatten(state.params), parameters.flatten(begun.params)
 
     return make
 
@@ -215,19 +209,6 @@ def test_top_layers_are_reinitialised(begin, pretrained):
 def test_invalid_configs_are_refused(changes, message, pretrained, task, tmp_path):
     with pytest.raises(UserError, match=message):
         finetuning.finetune(make_config(pretrained, task, **changes), str(tmp_path))
-
-
-def test_the_command_asks_for_what_is_missing(pretrained, task, tmp_path):
-    flags = [f"--config.init_from={pretrained}", f"--workdir={tmp_path / 'run'}"]
-    recipe = f"--config={ROOT}/configs/classifier.py"
-    flags.append(f"--config.task.eval={task['eval']}")
-    refused = call("finetune_classifier", recipe, *flags)
-    assert_refused(refused, "pass --config.task.train=FILE.tsv")
-    tagger = f"--config={ROOT}/configs/tagger.py"
-    refused = call("finetune_classifier", tagger, *flags)
-    assert_refused(
-        refused, "for 'tagging', not 'classification'; use run.finetune_tagger"
-    )
 
 
 def test_counts_of_a_description_are_listed():

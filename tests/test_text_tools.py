@@ -51,14 +51,13 @@ def test_published_vocabulary_shows_its_case(
     assert normaliser["lowercase"] == normaliser["strip_accents"] == (not is_cased)
 
 
-def test_bad_text_is_reported_and_the_rest_is_kept(tmp_path, wordpiece):
-    wordpiece.save(tmp_path / "t")
+def test_bad_text_is_reported_and_the_rest_is_kept(tmp_path, saved_wordpiece):
     (tmp_path / "a.txt").write_bytes(b"One good document.\n\nAn\xff other.\n\nThird.\n")
     (tmp_path / "b.txt").write_bytes(b"")
     flags = [f"--input={tmp_path}/*.txt"]
     done = call("train_tokenizer", *flags, f"--output={tmp_path / 'v'}")
     assert f"warning: {tmp_path}/a.txt, line 3: not UTF-8" in done.stderr
-    flags += [f"--tokenizer={tmp_path / 't'}", f"--output={tmp_path / 'c'}"]
+    flags += [f"--tokenizer={saved_wordpiece}", f"--output={tmp_path / 'c'}"]
     done = succeed("build_corpus", *flags, "--held_out=0")
     assert f"warning: {tmp_path}/a.txt, line 3: not UTF-8" in done.stderr
     assert f"warning: {tmp_path}/b.txt: empty file" in done.stderr
@@ -107,11 +106,10 @@ def test_tables_pages_and_mixed_formats_are_read_as_text_only_if_asked(tmp_path)
     assert "," in tokenizer_lib.Tokenizer.load(tmp_path / "t").tokens
 
 
-def test_vocabulary_that_does_not_cover_the_text_is_reported(wordpiece, tmp_path):
-    wordpiece.save(tmp_path / "t")
+def test_vocabulary_that_does_not_cover_the_text_is_reported(saved_wordpiece, tmp_path):
     for i in range(2):
         (tmp_path / f"{i}.txt").write_text("One \N{SNOWMAN} two.\n\n" * 60_000)
-    flags = [f"--input={tmp_path}/*.txt", f"--tokenizer={tmp_path / 't'}"]
+    flags = [f"--input={tmp_path}/*.txt", f"--tokenizer={saved_wordpiece}"]
     flags += ["--shard_megabytes=1", "--workers=1"]
     done = succeed("build_corpus", *flags, f"--output={tmp_path / 'c'}", "--held_out=0")
     warning = "warning: 25.0% of the tokens of train-00000.arrow are [UNK]: the vocabul"
@@ -173,12 +171,12 @@ def test_source_is_reported_before_the_slow_search(tmp_path, monkeypatch):
     shown = []
 
     def plan(source):
-        shown.append(sys.stderr.getvalue())
+        shown.append(sys.stderr.buffer.getvalue())
         raise UserError("seen enough")
 
     monkeypatch.setattr(sources, "plan", plan)
     assert_refused(call("train_tokenizer", f"--output={tmp_path / 'c'}"), "seen enough")
-    assert shown == ["reading the documentation of installed Python packages\n"]
+    assert shown == [b"reading the documentation of installed Python packages\n"]
 
 
 @pytest.mark.parametrize(
@@ -201,11 +199,10 @@ def test_source_is_reported_before_the_slow_search(tmp_path, monkeypatch):
         ("build_corpus", [f"--input={__file__}", "--format=jsonl"], "no document"),
     ],
 )
-def test_user_errors_are_one_line(name, flags, message, wordpiece, tmp_path):
-    wordpiece.save(tmp_path / "t")
+def test_user_errors_are_one_line(name, flags, message, saved_wordpiece, tmp_path):
     defaults = [f"--output={tmp_path / 'out'}"]
     if name == "build_corpus":
-        defaults.append(f"--tokenizer={tmp_path / 't'}")
+        defaults.append(f"--tokenizer={saved_wordpiece}")
     assert_refused(call(name, *defaults, *flags), message)
 
 

@@ -24,6 +24,77 @@ TINY = config.EncoderConfig(
     scan_layers=True,  # one layer to trace and compile
     dtype="float32",
 )
+# Parts that EuroBERT and UltraBERT share with Llama.
+_LLAMA = {
+    "positions": "rotary",
+    "feed_forward": "gated",
+    "activation": "silu",
+    "norm": "rms",
+    "norm_placement": "pre",
+    "embedding_norm": False,
+    "linear_bias": False,
+    "type_vocab_size": 0,
+}
+# The parts of published families, in small sizes.
+FAMILIES = {
+    "bert": {},
+    "albert": {"embedding_size": 12, "num_layers": 4, "num_layer_groups": 2},
+    "modernbert": {
+        "positions": "rotary",
+        "rotary_base": 160_000.0,
+        "local_rotary_base": 10_000.0,
+        "attention_window": 6,
+        "global_layer_every": 3,
+        "feed_forward": "gated",
+        "activation": "gelu_erf",
+        "norm_bias": False,
+        "norm_placement": "pre",
+        "first_attention_norm": False,
+        "linear_bias": False,
+        "type_vocab_size": 0,
+        "depth_scaled_init": True,
+        "prediction_head": config.PredictionHeadConfig(bias=False),
+    },
+    "eurobert": _LLAMA
+    | {
+        "rotary_base": 250_000.0,
+        "num_key_value_heads": 2,
+        "prediction_head": config.PredictionHeadConfig(
+            num_layers=0, norm=False, output_bias=False, tied=False
+        ),
+    },
+    "nomic_bert": {
+        "positions": "rotary",
+        "rotary_base": 1_000.0,
+        "feed_forward": "gated",
+        "activation": "silu",
+        "linear_bias": False,
+    },
+    "deberta": {
+        "positions": "disentangled",
+        "distance_buckets": 6,
+        "max_distance": 12,
+        "activation": "gelu_erf",
+        "type_vocab_size": 0,
+    },
+    "ultrabert": _LLAMA
+    | {
+        "rotary_base": 2_560_000.0,
+        "local_rotary_base": 10_000.0,
+        "attention_window": 4,
+        "global_layer_every": 3,
+        "first_global_layer": 2,
+        "prediction_head": config.PredictionHeadConfig(
+            num_layers=2,
+            width=24,
+            activation="gelu_tanh",
+            norm=False,
+            bias=False,
+            output_bias=False,
+            tied=False,
+        ),
+    },
+}
 
 
 @functools.cache
