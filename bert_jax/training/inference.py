@@ -51,9 +51,8 @@ class Engine:
             compiler_options=sharding.compiler_options(mesh),
         )
         short, long = computation.batch_shapes(1, 2), computation.batch_shapes(1, 3)
-        self._length_axes = {
-            name: _differing_axis(short[name].shape, long[name].shape) for name in short
-        }
+        # Whether the last dimension of an array is the length, by name.
+        self._has_length = {n: short[n].shape != long[n].shape for n in short}
 
     def outputs(
         self,
@@ -80,11 +79,7 @@ class Engine:
         }
         for indices, outputs in self.batches(rows, batch_size):
             for name, values in outputs.items():
-                shape = results[name].shape[1:]
-                values = values[(slice(None), *map(slice, shape))]
-                missing = np.subtract(shape, values.shape[1:])
-                padding = [(0, 0), *((0, n) for n in missing)]
-                results[name][indices] = np.pad(values, padding)
+                results[name][indices] = _fit(values, results[name].shape[1:])
             after_batch()
         return results
 
@@ -106,17 +101,17 @@ class Engine:
             length = self._lengths[buckets[indices[-1]]]
             # The last row is repeated to fill up the last batch.
             filled = np.pad(indices, (0, size - len(indices)), mode="edge")[local]
-            batch = {
-                name: _fit(values[filled], self._length_axes[name], length)
-                for name, values in inputs.items()
-            }
+            batch = {name: values[filled] for name, values in inputs.items()}
+            for name, values in batch.items():
+                if self._has_length[name]:
+                    batch[name] = _fit(values, (*values.shape[1:-1], length))
             on_devices = sharding.to_devices(self._mesh, batch, size)
             with sharding.use(self._mesh):
                 outputs = jax.device_get(self._compute(self.params, on_devices))
             yield indices, {name: x[: len(indices)] for name, x in outputs.items()}
 
     def _inputs(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: rows[name] for name in self._length_axes if name in rows}
+        return {name: rows[name] for name in self._has_length if name in rows}
 
 
 def row_lengths(attention_mask: np.ndarray) -> np.ndarray:
@@ -126,15 +121,8 @@ def row_lengths(attention_mask: np.ndarray) -> np.ndarray:
     return np.max(attention_mask * ends, axis=axes, initial=0)
 
 
-def _differing_axis(a: Sequence[int], b: Sequence[int]) -> int | None:
-    return next((i for i, (m, n) in enumerate(zip(a, b, strict=True)) if m != n), None)
-
-
-def _fit(values: np.ndarray, axis: int | None, length: int) -> np.ndarray:
-    """Truncate or pad an array to a length along an axis; None leaves it as it is."""
-    if axis is None:
-        return values
-    values = values[(slice(None),) * axis + (slice(length),)]
-    padding = [(0, 0)] * values.ndim
-    padding[axis] = (0, length - values.shape[axis])
-    return np.pad(values, padding)
+def _fit(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Truncate or pad rows [R, ...] to a shape [R, *shape]."""
+    values = values[(slice(None), *map(slice, shape))]
+    missing = np.subtract(shape, values.shape[1:])
+    return np.pad(values, [(0, 0), *((0, n) for n in missing)])
