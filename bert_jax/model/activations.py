@@ -14,7 +14,8 @@ def activate(x: Float[Array, "*rows F"], name: str) -> Float[Array, "*rows F"]:
     """Apply an activation function in float32, and return the type of `x`.
 
     "gelu_tanh" is google-research/bert's approximation of GELU, "gelu_erf" the exact
-    function, which Hugging Face calls "gelu", and "silu" is x sigmoid(x).
+    function, which Hugging Face calls "gelu", and "silu" is x sigmoid(x). Only poolers
+    have "tanh" and "relu".
     """
     x32 = x.astype(jnp.float32)
     y = x32 * _tanh_gate(x32) if name == "gelu_tanh" else _FUNCTIONS[name](x32)
@@ -42,6 +43,8 @@ activate.defvjp(_forward, _backward)
 _FUNCTIONS = {
     "gelu_erf": functools.partial(jax.nn.gelu, approximate=False),
     "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
 }
 
 # The approximation is x (1 + tanh u) / 2 with u = x (_LINEAR + _CUBIC x^2).

@@ -206,10 +206,6 @@ class Encoder(nn.Module):
             return pooler.mean(self.pooler(hidden), inputs.attention_mask)
         return self.pooler(pooler.mean(hidden, inputs.attention_mask))
 
-    def token_embedding(self) -> Float[Array, "V E"]:
-        """Return the table of token embeddings, for heads that are tied to it."""
-        return self.embeddings.token
-
 
 @functools.partial(jax.jit, static_argnums=0)
 def _initial_values(block: nn.Module, key: jax.Array, *inputs: Any) -> Any:

@@ -156,7 +156,7 @@ class PretrainingModel(nn.Module):
                 pooled = pooled[:, 0]
             sentence = self.sentence(self.encoder.pooler(pooled))
         return PretrainingLogits(
-            self.mlm_head(masked, self.encoder.token_embedding()),
+            self.mlm_head(masked, self.encoder.embeddings.token),
             sentence,
             states,
         )
@@ -180,7 +180,7 @@ class CausalModel(nn.Module):
         """Return the logits of the token after each position."""
         keys = randomness.fold_in(dropout_keys, "encoder")
         encoded = self.encoder(inputs, dropout_keys=keys)
-        return self.lm_head(encoded.hidden, self.encoder.token_embedding())
+        return self.lm_head(encoded.hidden, self.encoder.embeddings.token)
 
 
 class ClassifierModel(nn.Module):

@@ -1,16 +1,12 @@
 """Layers between the encoder and a classifier."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bert_jax import config as config_lib
 from bert_jax.model import activations, norms
 from bert_jax.model.linear import Linear
-
-# Activations that only poolers have.
-_FUNCTIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 
 
 class Pooler(nn.Module):
@@ -26,10 +22,7 @@ class Pooler(nn.Module):
             columns = (("hidden", c.hidden_size),)
             dense = Linear(c, columns, has_bias=pooler.bias, is_scaled=True)
             nn.share_scope(self, dense)
-            if pooler.activation in _FUNCTIONS:
-                x = _FUNCTIONS[pooler.activation](dense(x))
-            else:
-                x = activations.activate(dense(x), pooler.activation)
+            x = activations.activate(dense(x), pooler.activation)
         return norms.Norm(c, name="layer_norm")(x) if pooler.norm else x
 
 

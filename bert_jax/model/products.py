@@ -7,7 +7,7 @@ would round gradients of float32 kernels to bfloat16. Here cotangents are rounde
 type of the factors first, and gradients of kernels stay in float32.
 
 Two functions depend on how XLA compiles for CPUs (docs/log.md has the numbers):
-`transpose` and `sum_rows`. One depends on TPUs, `_row_major`, and one on GPUs, `dot`.
+`transpose` and `sum_rows`. One depends on TPUs, `linear`, and one on GPUs, `dot`.
 Other backends get the plain form.
 """
 
@@ -49,24 +49,19 @@ def _linear_backward(dtype, transposed, may_round, residuals, g):
     dx = dot(spec, g, kernel, may_round=like_x.dtype == dtype).astype(like_x.dtype)
     if transposed:
         return dx, dot("fr,rd->fd", transpose(g), x)
-    return dx, _row_major(dot("dr,rf->df", transpose(x), g))
+    # TPUs store attention's kernels [D, H, K] with D innermost. For a gradient in that
+    # layout the compiler first copies a factor [R, D] into another layout.
+    return dx, _row_major(dot("dr,rf->df", transpose(x), g), "tpu")
 
 
 linear.defvjp(_linear_forward, _linear_backward)
 
 
-def _row_major(x):
-    """Constrain a matrix to row-major layout on TPUs.
-
-    TPUs store attention's kernels [D, H, K] with D innermost. For a gradient in that
-    layout the compiler first copies a factor [R, D] into another layout; for a
-    row-major gradient it does not.
-    """
-    return lax.platform_dependent(
-        x,
-        tpu=lambda x: layout.with_layout_constraint(x, layout.Layout((0, 1))),
-        default=lambda x: x,
-    )
+def _row_major(x, platform):
+    """Constrain an array to row-major layout on one platform."""
+    row_major = layout.Layout(tuple(range(x.ndim)))
+    constrain = functools.partial(layout.with_layout_constraint, layouts=row_major)
+    return lax.platform_dependent(x, **{platform: constrain}, default=lambda x: x)
 
 
 def add_bias(
@@ -153,14 +148,7 @@ def transpose(x: Float[Array, "*stack R D"]) -> Float[Array, "*stack D R"]:
     CPUs are slow with a transposed bfloat16 factor: a copy halves their time.
     """
     transposed = jnp.swapaxes(x, -1, -2)
-    if x.dtype != jnp.bfloat16:
-        return transposed
-    row_major = layout.Layout(tuple(range(x.ndim)))
-    return lax.platform_dependent(
-        transposed,
-        cpu=lambda x: layout.with_layout_constraint(x, row_major),
-        default=lambda x: x,
-    )
+    return _row_major(transposed, "cpu") if x.dtype == jnp.bfloat16 else transposed
 
 
 def sum_rows(x: Float[Array, "R F"]) -> Float[Array, " F"]:

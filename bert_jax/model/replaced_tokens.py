@@ -52,7 +52,7 @@ class ReplacedTokensModel(nn.Module):
             dropout_keys=randomness.fold_in(dropout_keys, "generator"),
             read_at=mlm_positions,
         )
-        table = self.encoder.token_embedding()
+        table = self.encoder.embeddings.token
         return self.generator_head(encoded.hidden, table).compute()
 
     def discriminate(

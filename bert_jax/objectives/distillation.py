@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from optax import losses
 
 from bert_jax import config as config_lib
 from bert_jax.model import cross_entropy, flops, heads
@@ -105,8 +106,12 @@ class Distillation(masked_lm.MaskedLm):
         }
         if compares:
             pairs = self.config.compared_states(self.encoder)
+            states, teachers_states = (
+                output.hidden_states.astype(jnp.float32)
+                for output in (logits, teacher_output)
+            )
             distances = [
-                1 - cosine(logits.hidden_states[i], teacher_output.hidden_states[j])
+                losses.cosine_distance(states[i], teachers_states[j], epsilon=1e-6)
                 for i, j in pairs
             ]  # of [B, L]
             sums["hidden_loss"] = metric_sums.weighted(
@@ -124,15 +129,7 @@ def divergence(
 
     The factor keeps the size of the gradient, which a temperature T divides by T^2.
     """
-    log_p = jax.nn.log_softmax(teacher / temperature)
-    log_q = jax.nn.log_softmax(student / temperature)
-    return temperature**2 * jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
-
-
-def cosine(
-    first: Float[Array, "*rows D"], second: Float[Array, "*rows D"]
-) -> Float[Array, "*rows"]:
-    """Return the cosine similarity of vectors, in float32; 0 if one is zero."""
-    first, second = (x.astype(jnp.float32) for x in (first, second))
-    squares = jnp.sum(first**2, axis=-1) * jnp.sum(second**2, axis=-1)
-    return jnp.sum(first * second, axis=-1) * jax.lax.rsqrt(jnp.maximum(squares, 1e-12))
+    log_q, log_p = (
+        jax.nn.log_softmax(logits / temperature) for logits in (student, teacher)
+    )
+    return temperature**2 * losses.kl_divergence_with_log_targets(log_q, log_p)

@@ -43,4 +43,4 @@ class PermutationModel(nn.Module):
             targets=Targets(ranks, target_positions, self.target_embedding),
             dropout_keys=randomness.fold_in(dropout_keys, "encoder"),
         )
-        return self.lm_head(encoded.hidden, self.encoder.token_embedding())
+        return self.lm_head(encoded.hidden, self.encoder.embeddings.token)
