@@ -1,12 +1,6 @@
 """Local paths and object stores such as `gs://`, behind one interface.
 
-`path` returns a `pathlib.Path` for a local path and a `RemotePath` for a URL. An object
-store has no folders, so none has to be made and none is empty. It cannot rename
-objects, but an object appears only when it is complete.
-
-fsspec chooses the library for a store: gcsfs for `gs://`. `etils.epath` is no
-replacement: it takes every error to mean that an object is missing, it caches listings,
-and it cannot access fsspec's other stores.
+`path` returns a `pathlib.Path` for a local path and a `RemotePath` for a URL.
 
 Functions of bert_jax that read or write files raise `Unavailable` if a store does not
 answer now, and `UserError` for other failures, even if their docstrings do not say so.
@@ -14,10 +8,8 @@ The helpers in this module may let errors through: `reading` and `writing` conve
 """
 
 import contextlib
-import dataclasses
 import fcntl
 import glob as glob_lib
-import io
 import os
 import pathlib
 import shutil
@@ -25,99 +17,9 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 
-import fsspec
-
-from bert_jax import io_errors
+from bert_jax import io_errors, object_store
 from bert_jax.errors import Unavailable, UserError
-
-
-@dataclasses.dataclass(frozen=True)
-class RemotePath:
-    """URL in an object store, with the methods of `pathlib.Path` that are in use."""
-
-    url: str
-
-    def __fspath__(self) -> str:
-        return self.url
-
-    def __str__(self) -> str:
-        return self.url
-
-    def __truediv__(self, name: str) -> "RemotePath":
-        return RemotePath(f"{self.url.rstrip('/')}/{name}")
-
-    @property
-    def name(self) -> str:
-        return self.url.rstrip("/").rpartition("/")[2]
-
-    @property
-    def parent(self) -> "RemotePath":
-        """Folder above; a bucket is its own parent."""
-        above = self.url.rstrip("/").rpartition("/")[0]
-        return self if above.endswith(":/") else RemotePath(above)
-
-    def exists(self) -> bool:
-        # fsspec's own `exists` returns false for every error.
-        try:
-            self._store.info(self.url)
-        except FileNotFoundError:
-            return False
-        except Exception as error:
-            raise _unreachable(self.url, error) from error
-        return True
-
-    def is_dir(self) -> bool:
-        with _requests(self.url):
-            return self._store.isdir(self.url)
-
-    def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        folder = RemotePath(glob_lib.escape(self.url))
-        return (RemotePath(f.name) for f in _listing(self._store, folder / pattern))
-
-    def open(self, mode: str) -> io.BufferedReader:
-        with _requests(self.url):
-            stream = self._store.open(self.url, mode)
-        return io.BufferedReader(_RemoteStream(self.url, stream))
-
-    def read_bytes(self) -> bytes:
-        with _requests(self.url):
-            return self._store.cat_file(self.url)
-
-    def read_text(self, encoding: str) -> str:
-        return self.read_bytes().decode(encoding)
-
-    def unlink(self, missing_ok: bool = False) -> None:
-        if self.exists() or not missing_ok:
-            self._store.rm_file(self.url)
-
-    @property
-    def _store(self) -> fsspec.AbstractFileSystem:
-        return _store(self.url)
-
-
-class _RemoteStream(io.RawIOBase):
-    """Open object of a store, which may raise the errors of `_requests`."""
-
-    def __init__(self, url: str, stream: io.IOBase):
-        self._url, self._stream = url, stream
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:
-        with _requests(self._url):
-            return self._stream.readinto(buffer)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._stream.seek(offset, whence)
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
-
+from bert_jax.object_store import File, RemotePath
 
 Path = pathlib.Path | RemotePath
 
@@ -141,7 +43,7 @@ def path(name: str | os.PathLike) -> Path:
         return pathlib.Path(os.path.expanduser(name))
     url = os.fspath(name)
     try:
-        _store(url)
+        object_store.open_store(url)
     except (ImportError, ValueError) as error:
         hint = "; pip install -e '.[gcs]'" if url.startswith("gs://") else ""
         raise UserError(f"{url} cannot be reached: {error}{hint}") from error
@@ -157,11 +59,6 @@ def check_reachable(where: Path) -> None:
     """
     if is_remote(where):
         where.exists()
-
-
-def _store(url: str) -> fsspec.AbstractFileSystem:
-    # A cached listing would hide what other processes have written.
-    return fsspec.core.url_to_fs(url, use_listings_cache=False)[0]
 
 
 # ---- writing and removing
@@ -211,7 +108,7 @@ def remove_folder(folder: Path) -> None:
     if not is_remote(folder):
         shutil.rmtree(folder)
         return
-    store = _store(folder.url)
+    store = object_store.open_store(folder.url)
     # By name: if the URL is a bucket, a recursive `rm` of gcsfs would remove it, too.
     if names := store.find(folder.url):
         store.rm(names)
@@ -225,7 +122,7 @@ def write_text(where: Path, text: str) -> None:
 def write_bytes(where: Path, data: bytes) -> None:
     """Write a file atomically: it appears in full or not at all."""
     if is_remote(where):
-        _store(where.url).pipe_file(where.url, data)
+        object_store.open_store(where.url).pipe_file(where.url, data)
         return
     temporary = temporary_file(where)
     try:
@@ -256,7 +153,7 @@ def move_into_place(temporary: pathlib.Path, where: Path) -> None:
         os.replace(temporary, where)
         return
     try:
-        _store(where.url).put_file(str(temporary), where.url)
+        object_store.open_store(where.url).put_file(str(temporary), where.url)
     finally:
         temporary.unlink()
 
@@ -268,32 +165,11 @@ def download(url: str, local: pathlib.Path) -> None:
       OSError: The local disk is full or fails in another way.
     """
     try:
-        _store(url).get_file(url, str(local))
+        object_store.open_store(url).get_file(url, str(local))
     except Exception as error:
         if io_errors.disk_message(error):
             raise
-        raise _unreachable(url, error) from error
-
-
-@contextlib.contextmanager
-def _requests(url: str) -> Iterator[None]:
-    """Context that turns an error of a store's library into an error of one line.
-
-    An `OSError` stays as it is.
-    """
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:
-        raise _unreachable(url, error) from error
-
-
-def _unreachable(url: str, error: Exception) -> UserError | Unavailable:
-    """Return the error of one line to raise for the error of a store."""
-    # Errors of aiohttp, google.auth and gcsfs have no common base class.
-    text = " ".join(str(error).split()) or type(error).__name__
-    return io_errors.explain(error, f"{url} cannot be reached: {text}")
+        raise object_store.unreachable(url, error) from error
 
 
 # ---- failures to read and write, and locks
@@ -369,15 +245,6 @@ def locked(where: Path, busy: str) -> Iterator[None]:
 # ---- finding and reading files
 
 
-@dataclasses.dataclass(frozen=True)
-class File:
-    """File that matches a glob."""
-
-    name: str  # path or URL
-    size: int  # bytes
-    checksum: str  # from the store's listing; "" if there is none
-
-
 def list_files(pattern: str) -> list[File]:
     """List the files that match a glob, sorted by name.
 
@@ -386,7 +253,7 @@ def list_files(pattern: str) -> list[File]:
     for glob in dict.fromkeys((pattern, pattern.replace("[", "[[]"))):
         if is_remote(glob):
             check_reachable(path(glob))
-            matched = _listing(_store(glob), glob)
+            matched = object_store.list_objects(glob)
         else:
             names = sorted(glob_lib.glob(os.path.expanduser(glob), recursive=True))
             files = [name for name in names if os.path.isfile(name)]
@@ -396,36 +263,12 @@ def list_files(pattern: str) -> list[File]:
     return []
 
 
-def _listing(
-    store: fsspec.AbstractFileSystem, pattern: str | os.PathLike
-) -> list[File]:
-    url = os.fspath(pattern)
-    scheme = url.partition("://")[0]
-    try:
-        matched = store.glob(url, detail=True)
-    except FileNotFoundError:  # the bucket is missing
-        return []
-    except Exception as error:
-        raise _unreachable(url, error) from error
-    return [
-        File(f"{scheme}://{name.lstrip('/')}", about["size"], _checksum(about))
-        for name, about in sorted(matched.items())
-        if about["type"] == "file"
-    ]
-
-
-def _checksum(about: dict) -> str:
-    """Return the checksum of an object; prefer checksums that copies share."""
-    names = ("crc32c", "md5Hash", "ETag", "etag")
-    return next((str(about[name]) for name in names if about.get(name)), "")
-
-
 def read_ranges(name: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     """Yield the bytes of ranges of a file."""
     if is_remote(name):
-        store = _store(name)
+        store = object_store.open_store(name)
         for start, end in ranges:
-            with _requests(name):
+            with object_store.requests(name):
                 part = store.cat_file(name, start, end)
             yield part
         return

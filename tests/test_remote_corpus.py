@@ -15,7 +15,7 @@ import pytest
 from corpora import COMPRESS, build_reference, content, flipped
 from fsspec.implementations import memory
 
-from bert_jax import storage
+from bert_jax import object_store, storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
 from bert_jax.corpus.document_files import Problems
@@ -165,7 +165,7 @@ def test_edited_input_is_noticed(wordpiece, tmp_path, monkeypatch, url):
     STORE.pipe_file(f"{url}/a.txt", text)
     assert build_it(tmp_path / "c") == expected
     checksums = ["crc32c", "another"]
-    monkeypatch.setattr(storage, "_checksum", lambda about: checksums[0])
+    monkeypatch.setattr(object_store, "_checksum", lambda about: checksums[0])
     monkeypatch.setattr(storage, "read_ranges", pytest.fail)  # there is no need
     expected = build_it(tmp_path / "d")
     assert build_it(tmp_path / "d") == expected

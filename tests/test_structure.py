@@ -15,6 +15,7 @@ TREES = {
 LAYERS = [
     {"errors"},
     {"io_errors"},
+    {"object_store"},
     {"config", "storage", "terminal", "recipe_variants"},
     {"tokenizer", "model"},
     {"objectives", "corpus"},
@@ -38,7 +39,7 @@ READERS = {
         "training/restore.py": False,
         "training/processes.py": True,  # a barrier
     },
-    "fsspec": {"storage.py": False},
+    "fsspec": {"object_store.py": False},
     "apache_beam": {"corpus/beam_runner.py": False},
     "torch": {},
     "transformers": {},
