@@ -17,6 +17,7 @@ from bert_jax import config as config_lib
 from bert_jax import storage, tasks, warm_start
 from bert_jax.errors import UserError
 from bert_jax.finetuning import batches, initialise
+from bert_jax.objectives import Objective
 from bert_jax.tasks import (
     choice,
     classification,
@@ -230,25 +231,8 @@ def make_run(
     Raises:
       UserError: The parts of the run do not fit together.
     """
-    if config.task.length > encoder.max_position_embeddings:
-        raise UserError(
-            f"task.length={config.task.length} is more than the "
-            f"{encoder.max_position_embeddings} positions of the encoder; set it to "
-            f"{encoder.max_position_embeddings} or less"
-        )
-    if config.reinit_layers > encoder.num_distinct_layers:
-        raise UserError(
-            f"reinit_layers={config.reinit_layers} is more than the "
-            f"{encoder.num_distinct_layers} distinct layers of the encoder"
-        )
     objective = task.objective(encoder)
-    # The share of padding does not depend on the parameters.
-    known = dict.fromkeys(["loss", *objective.metrics, *task.metrics])
-    del known["padding_fraction"]
-    if config.keep_best not in ("", *known):
-        raise UserError(
-            f"keep_best={config.keep_best!r} must be one of {', '.join(known)}"
-        )
+    _check_run(config, encoder, objective, task)
     sharding.check_encoder(mesh, encoder)
     sharding.check_batch(mesh, "", config.batch_size, config.micro_batches)
     steps = math.ceil(config.epochs * len(task.train["weights"]) / config.batch_size)
@@ -286,3 +270,30 @@ def make_run(
         best=config.keep_best,
     )
     return run, engine
+
+
+def _check_run(
+    config: config_lib.FinetuneConfig,
+    encoder: config_lib.EncoderConfig,
+    objective: Objective,
+    task: tasks.Task,
+) -> None:
+    """Check the config's fields that depend on the encoder or the task."""
+    if config.task.length > encoder.max_position_embeddings:
+        raise UserError(
+            f"task.length={config.task.length} is more than the "
+            f"{encoder.max_position_embeddings} positions of the encoder; set it to "
+            f"{encoder.max_position_embeddings} or less"
+        )
+    if config.reinit_layers > encoder.num_distinct_layers:
+        raise UserError(
+            f"reinit_layers={config.reinit_layers} is more than the "
+            f"{encoder.num_distinct_layers} distinct layers of the encoder"
+        )
+    # The share of padding does not depend on the parameters.
+    known = dict.fromkeys(["loss", *objective.metrics, *task.metrics])
+    del known["padding_fraction"]
+    if config.keep_best not in ("", *known):
+        raise UserError(
+            f"keep_best={config.keep_best!r} must be one of {', '.join(known)}"
+        )

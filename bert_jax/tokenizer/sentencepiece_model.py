@@ -83,6 +83,24 @@ def pipeline(
     has_bytes = any(map(processor.is_byte, range(count)))
     unigram = models.Unigram(scores, names.index(unk), byte_fallback=has_bytes)
     result = tokenizers.Tokenizer(unigram)
+    result.normalizer = _normalizer(spec, lower_case, strip_accents)
+    scheme = "always" if spec.get(3, True) else "never"
+    result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    words = decoders.Metaspace(prepend_scheme=scheme)
+    joined = [decoders.ByteFallback(), words]
+    result.decoder = decoders.Sequence(joined) if has_bytes else words
+    symbols = [
+        pieces[i] for i in kept if processor.is_control(i) or processor.is_unknown(i)
+    ]
+    result.add_special_tokens([*first, *symbols, *more_symbols])
+    pipelines.add_special_tokens(result, unk, named, separators=separators)
+    return result
+
+
+def _normalizer(
+    spec: dict[int, Any], lower_case: bool, strip_accents: bool
+) -> normalizers.Sequence:
+    """Return the steps of `normalise` and of a NormalizerSpec, a dict by field."""
     steps: list[Any] = []
     if lower_case:
         steps.append(normalizers.Lowercase())
@@ -96,22 +114,9 @@ def pipeline(
             steps.append(normalizers.NFC())
         steps.append(normalizers.Precompiled(spec[2]))
     if spec.get(4, True):  # strip and collapse white space
-        steps += [
-            normalizers.Strip(),
-            normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
-        ]
-    result.normalizer = normalizers.Sequence(steps)
-    scheme = "always" if spec.get(3, True) else "never"
-    result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    words = decoders.Metaspace(prepend_scheme=scheme)
-    joined = [decoders.ByteFallback(), words]
-    result.decoder = decoders.Sequence(joined) if has_bytes else words
-    symbols = [
-        pieces[i] for i in kept if processor.is_control(i) or processor.is_unknown(i)
-    ]
-    result.add_special_tokens([*first, *symbols, *more_symbols])
-    pipelines.add_special_tokens(result, unk, named, separators=separators)
-    return result
+        spaces = tokenizers.Regex(" {2,}")
+        steps += [normalizers.Strip(), normalizers.Replace(spaces, " ")]
+    return normalizers.Sequence(steps)
 
 
 def _fields(message: bytes) -> dict[int, Any]:
