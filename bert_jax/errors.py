@@ -2,7 +2,7 @@
 
 # Exit status of an interrupted run, which the same command continues; "temporary
 # failure" in sysexits.h.
-EXIT_CONTINUE = 75
+EXIT_RESUMABLE = 75
 
 
 class UserError(Exception):
@@ -12,12 +12,12 @@ class UserError(Exception):
     print it without a traceback.
 
     Attributes:
-      everywhere: Whether all processes of the run raise it, in the same call.
+      in_all_processes: Whether all processes of the run raise it, in the same call.
     """
 
-    def __init__(self, message: str, *, everywhere: bool = False):
+    def __init__(self, message: str, *, in_all_processes: bool = False):
         super().__init__(message)
-        self.everywhere = everywhere
+        self.in_all_processes = in_all_processes
 
 
 class Unavailable(Exception):
@@ -34,4 +34,4 @@ class Interrupted(Exception):
     All processes of a run raise it, after the same step.
     """
 
-    everywhere = True
+    in_all_processes = True

@@ -124,7 +124,7 @@ def _with_tokenizer(
     )
     params = {
         path: _with_rows(array, words, ids, encoder.padded_vocab_size)
-        if parameters.has_row_for_each_token(path)
+        if parameters.is_vocabulary_table(path)
         else array
         for path, array in original.params.items()
     }

@@ -41,7 +41,7 @@ def is_transient(error: BaseException) -> bool:
     return False
 
 
-def explain(error: BaseException, text: str) -> UserError | Unavailable:
+def wrap_error(error: BaseException, text: str) -> UserError | Unavailable:
     """Return the exception to raise for an I/O error, with a message for the user."""
     return Unavailable(text) if is_transient(error) else UserError(text)
 

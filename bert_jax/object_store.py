@@ -22,8 +22,8 @@ from bert_jax.errors import Unavailable, UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class File:
-    """File that matches a glob."""
+class FileInfo:
+    """FileInfo that matches a glob."""
 
     name: str  # path or URL
     size: int  # bytes
@@ -129,7 +129,7 @@ def open_store(url: str) -> fsspec.AbstractFileSystem:
     return fsspec.core.url_to_fs(url, use_listings_cache=False)[0]
 
 
-def list_objects(pattern: str | os.PathLike) -> list[File]:
+def list_objects(pattern: str | os.PathLike) -> list[FileInfo]:
     """List the objects that match a glob, sorted by name."""
     url = os.fspath(pattern)
     scheme = url.partition("://")[0]
@@ -140,7 +140,7 @@ def list_objects(pattern: str | os.PathLike) -> list[File]:
     except Exception as error:
         raise unreachable(url, error) from error
     return [
-        File(f"{scheme}://{name.lstrip('/')}", about["size"], _checksum(about))
+        FileInfo(f"{scheme}://{name.lstrip('/')}", about["size"], _checksum(about))
         for name, about in sorted(matched.items())
         if about["type"] == "file"
     ]
@@ -170,4 +170,4 @@ def unreachable(url: str, error: Exception) -> UserError | Unavailable:
     """Return the error of one line to raise for the error of a store."""
     # Errors of aiohttp, google.auth and gcsfs have no common base class.
     text = " ".join(str(error).split()) or type(error).__name__
-    return io_errors.explain(error, f"{url} cannot be reached: {text}")
+    return io_errors.wrap_error(error, f"{url} cannot be reached: {text}")

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 
 from bert_jax import io_errors, object_store
 from bert_jax.errors import Unavailable, UserError
-from bert_jax.object_store import File, RemotePath
+from bert_jax.object_store import FileInfo, RemotePath
 
 Path = pathlib.Path | RemotePath
 
@@ -186,7 +186,7 @@ def reading(where: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, UserError) as error:
-        raise io_errors.explain(
+        raise io_errors.wrap_error(
             error, f"cannot read {where}: {io_errors.message(error)}"
         ) from error
 
@@ -211,7 +211,7 @@ def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
             raise
         text = io_errors.disk_message(error) or io_errors.message(error)
         advice = f"; {hint}" if hint else ""
-        raise io_errors.explain(
+        raise io_errors.wrap_error(
             error, f"cannot write to {where}: {text}{advice}"
         ) from error
 
@@ -245,7 +245,7 @@ def locked(where: Path, busy: str) -> Iterator[None]:
 # ---- finding and reading files
 
 
-def list_files(pattern: str) -> list[File]:
+def list_files(pattern: str) -> list[FileInfo]:
     """List the files that match a glob, sorted by name.
 
     Brackets are taken literally if they match nothing as a glob.
@@ -257,7 +257,7 @@ def list_files(pattern: str) -> list[File]:
         else:
             names = sorted(glob_lib.glob(os.path.expanduser(glob), recursive=True))
             files = [name for name in names if os.path.isfile(name)]
-            matched = [File(name, os.path.getsize(name), "") for name in files]
+            matched = [FileInfo(name, os.path.getsize(name), "") for name in files]
         if matched:
             return matched
     return []

@@ -104,7 +104,7 @@ def load(path: str, shapes: Any) -> dict[str, Any]:
         raise UserError(
             f"the teacher {source} has no {loaded.new[0]}; use a checkpoint that was "
             "pretrained to predict masked tokens",
-            everywhere=True,
+            in_all_processes=True,
         )
     processes.say(f"teacher {loaded.describe(source)}")
     return {distillation.TEACHER: parameters.unflatten(loaded.params)}

@@ -20,7 +20,7 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def count(number: int, noun: str) -> str:
+def pluralise(number: int, noun: str) -> str:
     """Return a number with a noun, such as "1 document" and "2,000 documents"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
@@ -30,7 +30,7 @@ def warn(total: int, lines: list[str]) -> None:
     for line in lines:
         say(f"warning: {line}")
     if total > len(lines):
-        say(f"warning: {count(total - len(lines), 'more warning')} of this kind")
+        say(f"warning: {pluralise(total - len(lines), 'more warning')} of this kind")
 
 
 # Characters that break a line or control a terminal.

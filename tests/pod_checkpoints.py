@@ -78,7 +78,7 @@ def main(folder, action, *flags):
         checkpoints.save(2, second, toy.TINY, {})
         checkpoints.wait()
     except Exception as error:
-        everywhere = getattr(error, "everywhere", False)
+        everywhere = getattr(error, "in_all_processes", False)
         print("FAILED", type(error).__name__, error, everywhere, flush=True)
         return
     print("SAVED", flush=True)

@@ -142,7 +142,7 @@ def test_sentences_and_words_have_the_ids_of_their_line(name, pipelines):
     tokenizer = tokenizer_lib.make(pipelines[name])
     line = "The object is left. It is the end.The value is set (the end)."
     expected = pipelines[name].encode(line, add_special_tokens=False).ids
-    first, *others = splits.normalise_spaces(splits.segment("en", line))
+    first, *others = splits.normalise_spaces(splits.split_sentences("en", line))
     assert len(others) == 2
     ids = [tokenizer.encode(first), *tokenizer.encode_continuations(others)]
     assert sum(ids, []) == expected

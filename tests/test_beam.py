@@ -43,12 +43,12 @@ def show_error(*options):
 """
 # A job that fails at its third split.
 FAIL = """
-whole, done = build_state.build_and_keep, []
-def build_and_keep(job, index, split):
+whole, done = build_state.build_and_save, []
+def build_and_save(job, index, split):
     if len(done) == 2:
         raise RuntimeError("a worker is lost")
     done.append(whole(job, index, split))
-build_state.build_and_keep = build_and_keep
+build_state.build_and_save = build_and_save
 build_with_beam()
 """
 # Wrong options, a cluster that does not see the folder, a job that is cancelled, a
@@ -57,14 +57,14 @@ ERRORS = """
 show_error("'--runner=DirectRunner")
 show_error("--runner=Nonesuch")
 
-begin, run = build_state.begin_or_continue, apache_beam.Pipeline.run
+begin, run = build_state.start_or_resume, apache_beam.Pipeline.run
 def begin_elsewhere(folder, *arguments):
     results = begin(folder, *arguments)
     build_state.settings_path(folder).unlink()
     return results
-build_state.begin_or_continue = begin_elsewhere
+build_state.start_or_resume = begin_elsewhere
 show_error()
-build_state.begin_or_continue = begin
+build_state.start_or_resume = begin
 
 class Cancelled:
     def wait_until_finish(self):
@@ -73,14 +73,14 @@ apache_beam.Pipeline.run = lambda pipeline: Cancelled()
 show_error()
 apache_beam.Pipeline.run = run
 
-def build_and_keep(job, index, split):
+def build_and_save(job, index, split):
     raise Unavailable("the store does not answer")
-build_state.build_and_keep = build_and_keep
+build_state.build_and_save = build_and_save
 show_error()
 
-def build_and_keep(job, index, split):
+def build_and_save(job, index, split):
     raise KeyboardInterrupt  # as by SIGTERM
-build_state.build_and_keep = build_and_keep
+build_state.build_and_save = build_and_save
 try:
     show_error()
 except KeyboardInterrupt:

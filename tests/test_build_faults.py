@@ -146,7 +146,7 @@ def test_an_interrupt_comes_between_two_results_only(long_text, wordpiece, tmp_p
     source = sources.Source(str(long_text), "text", split_bytes=1_000_000)
     job = splits.Job(source, build.Settings(), wordpiece, str(tmp_path))
     with build_state.claimed(tmp_path):
-        build_state.begin_or_continue(tmp_path, {}, 3)
+        build_state.start_or_resume(tmp_path, {}, 3)
         results = local_runner.run(
             job, list(enumerate(sources.plan(source))), workers=2
         )

@@ -485,13 +485,13 @@ def test_sentences_end_behind_the_mark_of_a_list_item(mark):
     text = (
         f"First one. Second one.\n{mark} Third one. Fourth\none. Fifth one.\nSixth.\n"
     )
-    segments = splits.segment("en", text)
+    segments = splits.split_sentences("en", text)
     assert "".join(segments) == text
     assert [s.strip() for s in segments] == [
         *("First one.", "Second one.", f"{mark.strip()} Third one."),
         *("Fourth\none.", "Fifth one.", "Sixth."),
     ]
-    assert splits.segment("en", "Plain. Text.") == ["Plain. ", "Text."]
+    assert splits.split_sentences("en", "Plain. Text.") == ["Plain. ", "Text."]
 
 
 @pytest.mark.parametrize("space", ["\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}"])
@@ -499,9 +499,9 @@ def test_wide_spaces_are_kept(space):
     """`sentencex` panics at such a space between an initial and a period."""
     text = f"This was plan B{space}. It{space}failed{space}. Then it worked."
     for language in ("en", "fr", "ja"):
-        segments = splits.segment(language, text)
+        segments = splits.split_sentences(language, text)
         assert "".join(segments) == text and segments[-1] == "Then it worked."
-    assert splits.segment("en", "") == [""]
+    assert splits.split_sentences("en", "") == [""]
 
 
 def test_corpus_holds_every_document_once(corpus, documents, wordpiece):

@@ -54,7 +54,7 @@ def test_rows_of_the_teacher_beyond_the_tokens_do_not_count():
         params = params_of(distilled(teacher_encoder=encoder).init_constants, 1)
         flat = parameters.flatten(params)
         for path, values in parameters.flatten(teacher()).items():
-            if parameters.has_row_for_each_token(path):
+            if parameters.is_vocabulary_table(path):
                 values = flat[path].at[:tokens].set(values[:tokens])
             flat[path] = values
         params = student | parameters.unflatten(flat)

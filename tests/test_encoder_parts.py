@@ -170,7 +170,7 @@ def test_parameters_with_a_row_for_each_token(name):
     """They are the parameters whose first dimension is "vocab"."""
     expected = {path for path, box in boxes(name).items() if box.names[0] == "vocab"}
     assert len(expected) > 0
-    assert set(filter(parameters.has_row_for_each_token, boxes(name))) == expected
+    assert set(filter(parameters.is_vocabulary_table, boxes(name))) == expected
 
 
 def test_initial_kernels_that_write_to_the_residuals_scale_with_depth():

@@ -115,7 +115,7 @@ def test_kinds_of_attention_are_kernels_on_or_off():
     for saved, today in (("auto", "auto"), ("plain", "off"), ("kernel", "auto")):
         values = {"encoder": {"attention": saved, "num_layers": 3}, "seed": 1}
         expected = {"encoder": {"kernels": today, "num_layers": 3}, "seed": 1}
-        assert migrations.upgrade(values, to_continue=True) == expected
+        assert migrations.upgrade(values, for_resume=True) == expected
         assert migrations.upgrade(expected) == expected
 
 
@@ -124,13 +124,13 @@ def test_a_run_with_several_masking_rates_is_read_and_not_continued():
         return {"objective": {"masking": {"rate": rate, "unit": "word"}}}
 
     for rate in ([0.2], 0.2):
-        assert migrations.upgrade(saved(rate), to_continue=True) == saved(0.2)
+        assert migrations.upgrade(saved(rate), for_resume=True) == saved(0.2)
     assert migrations.upgrade(saved([0.3, 0.2, 0.1])) == saved(0.1)
     message = r"objective\.masking\.rate=\[0\.3, 0\.15\]: a list .* was removed"
     with pytest.raises(UserError, match=message):
-        migrations.upgrade(saved([0.3, 0.15]), to_continue=True)
+        migrations.upgrade(saved([0.3, 0.15]), for_resume=True)
 
 
 @pytest.mark.parametrize("values", [None, [], {"objective": 3}, {"encoder": None}])
 def test_what_is_no_config_stays_for_others_to_refuse(values):
-    assert migrations.upgrade(values, to_continue=True) == values
+    assert migrations.upgrade(values, for_resume=True) == values

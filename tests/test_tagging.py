@@ -119,15 +119,15 @@ def tags_of(spans, length, scheme):
 
 def file_of(tags):
     sentences = [conll.Sentence(1, list("abcdefghijklmnop")[: len(t)], t) for t in tags]
-    return conll.File("x.conll", sentences, " ", True)
+    return conll.TaggedFile("x.conll", sentences, " ", True)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_entities_of_every_scheme(scheme):
     file = file_of([tags_of(spans, 10, scheme) for spans in SPANS])
-    assert entities.scheme_of(file) == scheme
+    assert entities.infer_scheme(file) == scheme
     entities.check(file, scheme)
-    assert entities.count_stray(file, scheme) == 0
+    assert entities.count_invalid_tags(file, scheme) == 0
     for sentence, expected in zip(file.sentences, SPANS, strict=True):
         for name in (scheme, "lenient"):
             got = entities.entities(sentence.words, sentence.tags, name)
@@ -157,22 +157,22 @@ def test_other_names_form_no_entities_in_the_lenient_mode():
 )
 def test_words_with_a_type_outside_of_entities_are_counted(tags, scheme, count):
     file = file_of([tags.split()])
-    assert entities.count_stray(file, scheme) == count
+    assert entities.count_invalid_tags(file, scheme) == count
 
 
 def test_the_scheme_is_inferred_despite_mistakes():
     good = ["B-x", "I-x", "I-x", "O", "B-x"]
-    assert entities.scheme_of(file_of([good, ["O", "I-x"], good])) == "IOB2"
+    assert entities.infer_scheme(file_of([good, ["O", "I-x"], good])) == "IOB2"
     good = ["I-x", "I-x", "O", "I-x", "B-x"]
-    assert entities.scheme_of(file_of([good, ["O", "B-x"], good])) == "IOB1"
-    assert entities.scheme_of(file_of([["NN", "VBZ", "-LRB-"]])) == "none"
+    assert entities.infer_scheme(file_of([good, ["O", "B-x"], good])) == "IOB1"
+    assert entities.infer_scheme(file_of([["NN", "VBZ", "-LRB-"]])) == "none"
 
 
 def test_tags_of_no_scheme_are_refused():
     with pytest.raises(UserError, match="x.conll, line 2: the tag 'PER' names no ent"):
-        entities.scheme_of(file_of([["B-x", "PER"]]))
+        entities.infer_scheme(file_of([["B-x", "PER"]]))
     with pytest.raises(UserError, match="BILOU or BMES.* replace L- by E-, U- by S-"):
-        entities.scheme_of(file_of([["B-x", "M-x", "E-x"]]))
+        entities.infer_scheme(file_of([["B-x", "M-x", "E-x"]]))
     with pytest.raises(UserError, match="line 3: 'E-x' is not a tag of IOB2; .*B-TYPE"):
         entities.check(file_of([["B-x", "O", "E-x"]]), "IOB2")
     entities.check(file_of([["B-x", "O", "E-x"]]), "none")

@@ -97,7 +97,7 @@ def test_words_end_where_pipelines_split_texts(tokenizer):
     text = "Don't redo un-done words, 3rd."
     spans: dict[int, tuple[int, int]] = {}
     (encoding,) = tokenizer.encode_with_offsets([text])
-    (numbers,) = tokenizer.words([text])
+    (numbers,) = tokenizer.word_ids([text])
     for number, (begin, end) in zip(numbers, encoding.offsets, strict=True):
         spans[number] = spans.get(number, (begin, end))[0], end
     # google-research/bert, tokenization.py; a SentencePiece model knows spaces only;

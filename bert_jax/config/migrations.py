@@ -37,13 +37,13 @@ _MIGRATIONS = {
 }
 
 
-def upgrade(values: Any, *, to_continue: bool = False) -> Any:
+def upgrade(values: Any, *, for_resume: bool = False) -> Any:
     """Return a saved config with the fields of earlier versions replaced.
 
     Args:
       values: Config of a run, or some of its groups, as read from JSON. Other values
         are returned unchanged, for the caller to refuse.
-      to_continue: Whether the run is to be continued. Predictions and fine-tuning need
+      for_resume: Whether the run is to be continued. Predictions and fine-tuning need
         the encoder only, and removed features of pretraining do not matter.
 
     Raises:
@@ -59,7 +59,7 @@ def upgrade(values: Any, *, to_continue: bool = False) -> Any:
             continue
         value = fields.pop(name)
         replacement, lost = migrate(value)
-        if to_continue and lost:
+        if for_resume and lost:
             raise UserError(
                 f"{path}={value!r}: {lost} was removed from bert_jax; continue with "
                 "the version that began the run, or give a new --workdir and "

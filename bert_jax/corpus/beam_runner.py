@@ -102,4 +102,4 @@ def _build_split(
     build_state.check_versions(folder, versions)
     # If one split of a bundle fails, Beam repeats the whole bundle.
     if not build_state.result_path(folder, index).exists():
-        build_state.build_and_keep(job, index, split)
+        build_state.build_and_save(job, index, split)

@@ -25,7 +25,7 @@ from bert_jax.errors import Unavailable, UserError
 # An alias, so that callers of `build` need not import `splits`.
 Settings = splits.Settings
 
-# A runner calls `build_state.build_and_keep` for each numbered split, in any order and
+# A runner calls `build_state.build_and_save` for each numbered split, in any order and
 # on any machine that can access input and output. It yields numbers and results, and is
 # closed when the build ends, completed or not.
 Runner = Callable[
@@ -117,7 +117,7 @@ def _build_splits(
     runner: Runner,
 ) -> list[splits.SplitResult]:
     """Build the splits that are not done, and return all results in order."""
-    results = build_state.begin_or_continue(
+    results = build_state.start_or_resume(
         storage.path(job.output), identity, len(planned)
     )
     todo = [(i, split) for i, split in enumerate(planned) if i not in results]
@@ -174,7 +174,7 @@ def _finish(
 ) -> None:
     """Remove empty shards, and write the tokenizer and the manifest."""
     listed: dict[str, list[shards.Shard]] = {name: [] for name in shards.SPLITS}
-    with storage.writing(folder, shards.CONTINUES):
+    with storage.writing(folder, shards.RESUME_HINT):
         for result in results:
             for name in shards.SPLITS:
                 shard = getattr(result, name)
@@ -199,7 +199,7 @@ def describe(corpus: shards.Corpus) -> str:
     """Return a summary of a corpus in one line, and warnings in further ones."""
     train, held_out = (
         ", ".join(
-            terminal.count(corpus.count(split, what), what.removesuffix("s"))
+            terminal.pluralise(corpus.count(split, what), what.removesuffix("s"))
             for what in shards.COUNTS[:3]
         )
         for split in shards.SPLITS

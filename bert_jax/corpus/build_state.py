@@ -69,7 +69,7 @@ def claimed(folder: storage.Path) -> Iterator[None]:
         yield
 
 
-def begin_or_continue(
+def start_or_resume(
     folder: storage.Path, identity: dict[str, Any], count: int
 ) -> dict[int, splits.SplitResult]:
     """Begin a build, or continue it.
@@ -82,7 +82,7 @@ def begin_or_continue(
         try:
             settings = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise io_errors.explain(
+            raise io_errors.wrap_error(
                 error, f"cannot read {path}: {error}; delete {folder} and build again"
             ) from error
         check_same(folder, settings, identity)
@@ -114,13 +114,13 @@ def check_same(
         )
 
 
-def build_and_keep(
+def build_and_save(
     job: splits.Job, index: int, split: sources.InputSplit
 ) -> splits.SplitResult:
     """Build a split, and keep its result in the folder of the build."""
     result = splits.build_split(job, index, split)
     path = result_path(storage.path(job.output), index)
-    with storage.writing(path, shards.CONTINUES):
+    with storage.writing(path, shards.RESUME_HINT):
         storage.write_text(path, json.dumps(dataclasses.asdict(result)))
     return result
 
@@ -155,7 +155,7 @@ def _read_result(folder: storage.Path, index: int) -> splits.SplitResult:
         problems = document_files.Problems(**values["problems"])
         return splits.SplitResult(train, held_out, problems)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise io_errors.explain(error, f"cannot read {path}: {error}") from error
+        raise io_errors.wrap_error(error, f"cannot read {path}: {error}") from error
 
 
 def settings_path(folder: storage.Path) -> storage.Path:

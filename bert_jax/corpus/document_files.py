@@ -95,10 +95,10 @@ def documents(
         return
     kept, until = 0, ""
     try:
-        with file_kinds.unpacked(section.name) as stream:
+        with file_kinds.open_decompressed(section.name) as stream:
             lines = _Lines(stream, section, problems)
             if format != "parquet" and (
-                kind := file_kinds.kind_of_binary(stream, section.name, section.start)
+                kind := file_kinds.binary_kind(stream, section.name, section.start)
             ):
                 if section.start == 0:
                     problems.add(f"{shown}: no text; the file is {kind}; left out")
@@ -115,12 +115,12 @@ def documents(
     except FileNotFoundError as error:
         # It existed when the splits were planned. The corpus would lack it.
         raise UserError(f"{shown} was deleted, or is not on all machines") from error
-    except (*file_kinds.DAMAGE, MemoryError) as error:
+    except (*file_kinds.READ_ERRORS, MemoryError) as error:
         # The file may be intact: leaving out the rest would lose text.
         file_kinds.raise_if_transient(section.name, error)
         problems.add(
             f"{shown}: cannot be read to its end ({error}); "
-            f"kept the {terminal.count(kept, 'document')} before{until}"
+            f"kept the {terminal.pluralise(kept, 'document')} before{until}"
         )
 
 
@@ -338,10 +338,10 @@ def row_group_sizes(name: str, text_field: str) -> dict[int, int]:
     from pyarrow import parquet  # slow to import
 
     try:
-        with file_kinds.unpacked(name) as stream:
+        with file_kinds.open_decompressed(name) as stream:
             metadata = parquet.ParquetFile(stream).metadata
             groups = list(map(metadata.row_group, range(metadata.num_row_groups)))
-    except file_kinds.DAMAGE as error:
+    except file_kinds.READ_ERRORS as error:
         file_kinds.raise_if_transient(name, error)
         return {}
     return {

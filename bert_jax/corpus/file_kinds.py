@@ -18,7 +18,7 @@ from bert_jax.errors import Unavailable, UserError
 
 _BEGINNING_BYTES = 1024
 # Errors that damaged files raise.
-DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException)
+READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException)
 # First bytes of files that are not text.
 _NOT_TEXT = {
     b"PAR1": "a Parquet file; for a corpus use --format=parquet, else write text",
@@ -57,7 +57,7 @@ COMPRESSIONS = tuple(_UNPACK)
 
 
 @contextlib.contextmanager
-def unpacked(name: str) -> Iterator[io.BufferedIOBase]:
+def open_decompressed(name: str) -> Iterator[io.BufferedIOBase]:
     """Open a local or remote file, and decompress it while it is read."""
     with storage.path(name).open("rb") as stream:
         functions = (_UNPACK[ending] for ending in _UNPACK if name.endswith(ending))
@@ -65,7 +65,7 @@ def unpacked(name: str) -> Iterator[io.BufferedIOBase]:
             yield content
 
 
-def ending(name: str) -> str:
+def suffix(name: str) -> str:
     """Return the ending of a file name, before the ending of its compression."""
     stem, last = os.path.splitext(name)
     return os.path.splitext(stem)[1] if last in COMPRESSIONS else last
@@ -87,7 +87,7 @@ def detect_format(names: Iterable[str]) -> str:
     """
     examples: dict[str, str] = {}
     for name in names:
-        examples.setdefault(ending(name).lower(), name)
+        examples.setdefault(suffix(name).lower(), name)
     formats = {_format(name, e): name for e, name in examples.items()}
     if len(formats) > 1:
         found = ", ".join(
@@ -104,7 +104,7 @@ def detect_format(names: Iterable[str]) -> str:
 def _format(name: str, ending: str) -> str:
     beginning = b""
     # A damaged file is reported when it is read as a whole.
-    with contextlib.suppress(*DAMAGE), unpacked(name) as stream:
+    with contextlib.suppress(*READ_ERRORS), open_decompressed(name) as stream:
         beginning = stream.read(_BEGINNING_BYTES)
     beginning = beginning.removeprefix(codecs.BOM_UTF8).lstrip()
     kinds = {b"<doc ": "wikiextractor", b"PAR1": "parquet"}
@@ -124,7 +124,7 @@ def _format(name: str, ending: str) -> str:
     return "text"
 
 
-def kind_of_binary(stream: io.BufferedIOBase, name: str, start: int) -> str:
+def binary_kind(stream: io.BufferedIOBase, name: str, start: int) -> str:
     """Return the kind of a file that is not text, by its first bytes; "" for text.
 
     `stream` is decompressed and has not been read. `start` is the byte at which the

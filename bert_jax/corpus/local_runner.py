@@ -34,7 +34,7 @@ def run(
     workers = min(workers or len(os.sched_getaffinity(0)), len(todo))
     if workers <= 1:
         for index, split in todo:
-            yield index, build_state.build_and_keep(job, index, split)
+            yield index, build_state.build_and_save(job, index, split)
         return
     # A terminal sends Ctrl-C to all processes; only the parent handles it. Starting the
     # tracker unblocks the signal, so it is started first.
@@ -141,4 +141,4 @@ def _end_with_parent() -> None:
 
 
 def _build(index: int, split: sources.InputSplit) -> splits.SplitResult:
-    return build_state.build_and_keep(_job, index, split)
+    return build_state.build_and_save(_job, index, split)

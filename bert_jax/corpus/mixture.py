@@ -74,11 +74,11 @@ def check_counts(config: PretrainConfig, corpora: Sequence[shards.Corpus]) -> No
         count = corpus.count(shards.TRAIN, "documents")
         # A document that is cut where a group ends counts as two.
         if count + groups - 1 < needed * groups:
-            documents = terminal.count(count, "document")
+            documents = terminal.pluralise(count, "document")
             raise UserError(
                 f"{corpus.folder} has {documents} for training; objective.segments="
                 f"{segments!r} needs at least {needed} in each of "
-                f"{terminal.count(groups, 'shard group')}; give more text"
+                f"{terminal.pluralise(groups, 'shard group')}; give more text"
             )
 
 

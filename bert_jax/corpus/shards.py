@@ -31,7 +31,7 @@ MANIFEST = "corpus.json"
 TOKENIZER = "tokenizer"
 COUNTS = ("documents", "sentences", "tokens", "unknown_tokens")
 # Advice after a failure to write.
-CONTINUES = "finished splits are kept; run the same command again to continue"
+RESUME_HINT = "finished splits are kept; run the same command again to continue"
 _FORMAT = "bert_jax corpus 1"
 _BATCH_TOKENS = 1_000_000  # approximate size of a record batch
 
@@ -95,7 +95,7 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
             f"no corpus in {folder}: {MANIFEST} is missing; run.build_corpus makes one"
         ) from error
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise io_errors.explain(
+        raise io_errors.wrap_error(
             error,
             f"{path} cannot be read as a corpus: {error}; restore the file or build "
             "the corpus again",
@@ -163,7 +163,7 @@ class ShardWriter:
         self._temporary = storage.temporary_file(path)
         # A shard for a store is written to the local disk first.
         self._where = self._temporary if storage.is_remote(path) else path
-        with storage.writing(self._where, CONTINUES):
+        with storage.writing(self._where, RESUME_HINT):
             self._file = pyarrow.OSFile(os.fsencode(self._temporary), "wb")
             self._writer = pyarrow.ipc.new_file(self._file, self._schema)
         self._rows: list[tuple[np.ndarray, np.ndarray, str]] = []
@@ -195,13 +195,13 @@ class ShardWriter:
     def close(self) -> Shard:
         """Complete the file, and return its description."""
         self._flush()
-        with storage.writing(self._where, CONTINUES):
+        with storage.writing(self._where, RESUME_HINT):
             self._writer.close()
             self._file.close()
         with open(self._temporary, "rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             size = stream.tell()
-        with storage.writing(self._path, CONTINUES):
+        with storage.writing(self._path, RESUME_HINT):
             storage.move_into_place(self._temporary, self._path)
         return Shard(file=self._path.name, sha256=digest, size=size, **self._counts)
 
@@ -213,7 +213,7 @@ class ShardWriter:
             pyarrow.array(values, field.type)
             for values, field in zip(columns, self._schema, strict=True)
         ]
-        with storage.writing(self._where, CONTINUES):
+        with storage.writing(self._where, RESUME_HINT):
             self._writer.write(pyarrow.record_batch(arrays, schema=self._schema))
         self._rows, self._pending = [], 0
 
@@ -275,7 +275,7 @@ def _read_checked(path: storage.Path, shard: Shard) -> pyarrow.Buffer:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error
         text = f"shard {path} cannot be read: {reason}"
-        raise io_errors.explain(error, text) from error
+        raise io_errors.wrap_error(error, text) from error
     if hashlib.sha256(content).hexdigest() != shard.sha256:
         raise UserError(
             f"shard {path} has changed since the corpus was built (checksum); "

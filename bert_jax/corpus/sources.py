@@ -105,7 +105,7 @@ def plan(source: Source) -> list[InputSplit]:
     return _group(sections, source.split_bytes)
 
 
-def matching_files(pattern: str) -> list[storage.File]:
+def matching_files(pattern: str) -> list[storage.FileInfo]:
     """List the files that match a glob.
 
     Raises:

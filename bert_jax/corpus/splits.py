@@ -116,7 +116,7 @@ def build_split(job: Job, index: int, split: sources.InputSplit) -> SplitResult:
         return SplitResult(train.close(), held_out.close(), problems)
 
 
-def segment(language: str, text: str) -> list[str]:
+def split_sentences(language: str, text: str) -> list[str]:
     """Split a text into sentences, which concatenate to the text.
 
     The mark of a list item, such as "(1)", is a part of the sentence after it.
@@ -163,7 +163,7 @@ def _tokenised(
     count = 0
     for document in itertools.chain(documents, [None]):
         if document is not None:
-            segments = segment(settings.language, document.text)
+            segments = split_sentences(settings.language, document.text)
             waiting.append((document, normalise_spaces(segments) or [""]))
             count += len(segments)
         if document is None or count >= _BATCH_SENTENCES:

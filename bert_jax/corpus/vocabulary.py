@@ -160,9 +160,10 @@ def _alphabet(
     if rare := by_count[size:]:
         share = sum(counts[c] for c in rare) / total
         hint = "; increase vocab_size to keep more" if size < needed else ""
+        number = terminal.pluralise(len(rare), "rare character")
         terminal.say(
-            f"warning: {terminal.count(len(rare), 'rare character')}, {share:.3%} of "
-            f"the text, such as {' '.join(rare[:5])}, will be {UNK}{hint}"
+            f"warning: {number}, {share:.3%} of the text, such as "
+            f"{' '.join(rare[:5])}, will be {UNK}{hint}"
         )
     return sorted(by_count[:size]), words
 

@@ -114,7 +114,7 @@ class Masking:
         wanted = self._rate * tf.cast(num_tokens, tf.float64)
         if self._config.convention == "fairseq":
             draw = random_bits.fold_in(keys_for(Purpose.MASK_COUNT), 0)
-            wanted = tf.floor(wanted + random_bits.fraction(draw))
+            wanted = tf.floor(wanted + random_bits.uniform(draw))
         else:
             # Halves are rounded to even, like Python's `round`, as in the original.
             wanted = tf.maximum(tf.round(wanted), 1.0)
@@ -227,11 +227,11 @@ class Masking:
         """Draw the replacement of each label: int32 [B, P]."""
         config = self._config
         random = random_bits.fold_in(key[:, None], positions)
-        index = random_bits.below(
+        index = random_bits.randint(
             random_bits.lower_half(random), self._replacements.shape[0]
         )
-        becomes_mask = random_bits.chance(random, config.mask_token_rate)
-        changes = random_bits.chance(
+        becomes_mask = random_bits.bernoulli(random, config.mask_token_rate)
+        changes = random_bits.bernoulli(
             random, config.mask_token_rate + config.random_token_rate
         )
         return tf.where(

@@ -110,10 +110,10 @@ class Permutations:
         begin = tf.concat([tf.zeros_like(end[:, :1]), end[:, :-1]], axis=1)
         size = end - begin
         spare = tf.maximum(count[:, None] - context * goal, 0)
-        before = random_bits.below(random_bits.fold_in(key[:, None], 0), spare + 1)
+        before = random_bits.randint(random_bits.fold_in(key[:, None], 0), spare + 1)
         room = tf.minimum(context * size, count[:, None]) - size
         draws = random_bits.fold_in(key[:, None], 2 + 2 * number)
-        first = before + context * begin + random_bits.below(draws, room + 1)
+        first = before + context * begin + random_bits.randint(draws, room + 1)
         # Spans fill the slots from the left.
         slot = tf.tile(number, [tf.shape(is_text)[0], 1])
         span = tf.searchsorted(end, slot, side="right", out_type=tf.int64)

@@ -62,7 +62,7 @@ def _mix(key: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     return z ^ _shift(z, 31)
 
 
-def below(bits: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
+def randint(bits: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
     """Map random bits to integers in [0, bound).
 
     Only the upper 32 bits are used. The bound is positive, below 2**32, and of any
@@ -75,18 +75,18 @@ def below(bits: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
     return tf.cast(_shift(product, 32), tf.int64)
 
 
-def chance(bits: tf.Tensor, probability: float) -> tf.Tensor:
+def bernoulli(bits: tf.Tensor, probability: float) -> tf.Tensor:
     """Map random bits to bools that are True with a probability."""
     return _shift(bits, 32) < _uint64(math.floor(probability * 2**32))
 
 
-def fraction(bits: tf.Tensor) -> tf.Tensor:
+def uniform(bits: tf.Tensor) -> tf.Tensor:
     """Map random bits to float64 in [0, 1)."""
     return tf.cast(_shift(bits, 32), tf.float64) / 2.0**32
 
 
 def lower_half(bits: tf.Tensor) -> tf.Tensor:
-    """Move the lower 32 bits, which `below` and `chance` ignore, to the upper half."""
+    """Move the lower 32 bits, which the functions above ignore, to the upper half."""
     return tf.bitwise.left_shift(bits, _uint64(32))
 
 
@@ -97,7 +97,7 @@ def harmonic(bits: tf.Tensor, limit: tf.Tensor, maximum: int) -> tf.Tensor:
     has its type.
     """
     totals = np.cumsum([1 / n for n in range(1, maximum + 1)])
-    reached = fraction(bits) * tf.gather(tf.constant(totals), limit - 1)
+    reached = uniform(bits) * tf.gather(tf.constant(totals), limit - 1)
     size = tf.ones_like(reached, limit.dtype)
     for total in totals[:-1]:
         size += tf.cast(reached >= total, limit.dtype)
@@ -147,9 +147,9 @@ def _permute(index, height, width, size, key) -> tf.Tensor:
         left, right = x // width, x % width
         for i, key in enumerate(round_keys):
             if i % 2 == 0:
-                left = (left + below(fold_in(key, right), height)) % height
+                left = (left + randint(fold_in(key, right), height)) % height
             else:
-                right = (right + below(fold_in(key, left), width)) % width
+                right = (right + randint(fold_in(key, left), width)) % width
         x = tf.where(is_outside, left * width + right, x)
         return x, x >= size
 

@@ -100,8 +100,8 @@ class Consecutive(segments.Segments):
         stop = tf.gather(self._piece_starts, end)
         # A takes some of several pieces, or a part of the only piece.
         draw = random_bits.fold_in(key, _CUT_DRAW)
-        cut = first + 1 + random_bits.below(draw, tf.maximum(count - 1, 1))
-        inside = start + 1 + random_bits.below(draw, tf.maximum(stop - start - 1, 1))
+        cut = first + 1 + random_bits.randint(draw, tf.maximum(count - 1, 1))
+        inside = start + 1 + random_bits.randint(draw, tf.maximum(stop - start - 1, 1))
         middle = tf.where(count > 1, tf.gather(self._piece_starts, cut), inside)
         middle = tf.minimum(middle, stop)
         return Segment(start, middle - start), Segment(middle, stop - middle)
@@ -181,7 +181,9 @@ class NextSentence(Consecutive):
         self._size_ranks = tf.constant(np.argsort(falling))
 
     def _change(self, a, b, chunk, target, key):
-        is_random = random_bits.chance(random_bits.fold_in(key, _IS_CHANGED_DRAW), 0.5)
+        is_random = random_bits.bernoulli(
+            random_bits.fold_in(key, _IS_CHANGED_DRAW), 0.5
+        )
         is_random |= b.length == 0
         wanted = target - a.length
         if self._packed_tokens is not None:
@@ -207,7 +209,7 @@ class NextSentence(Consecutive):
             )
             choices = tf.clip_by_value(have_enough - first, 1, choices)
         draw = random_bits.fold_in(key, _OTHER_START_DRAW)
-        piece = first + random_bits.below(draw, choices)
+        piece = first + random_bits.randint(draw, choices)
         start = tf.gather(self._piece_starts, piece)
         end = self._piece_at_or_after(start + target, piece + 1, limit)
         length = tf.gather(self._piece_starts, end) - start
@@ -221,14 +223,14 @@ class NextSentence(Consecutive):
         """Draw another document; for packed rows, one with enough tokens."""
         draw = random_bits.fold_in(key, _OTHER_DOCUMENT_DRAW)
         if self._packed_tokens is None:
-            other = random_bits.below(draw, self._num_documents - 1)
+            other = random_bits.randint(draw, self._num_documents - 1)
             return other + tf.cast(other >= document, tf.int64)
         # Draw among the longest documents, and skip this one if it is among them.
         size = tf.gather(self._document_sizes, document)
         rank = tf.gather(self._size_ranks, document)
         shorter = tf.searchsorted(self._rising_sizes, target, out_type=tf.int64)
         choices = self._num_documents - shorter - tf.cast(size >= target, tf.int64)
-        other = random_bits.below(draw, tf.maximum(choices, 1))
+        other = random_bits.randint(draw, tf.maximum(choices, 1))
         other += tf.cast(other >= rank, tf.int64)
         return tf.gather(self._by_size, other)
 
@@ -243,7 +245,9 @@ class SentenceOrder(Consecutive):
     """
 
     def _change(self, a, b, chunk, target, key):
-        is_swapped = random_bits.chance(random_bits.fold_in(key, _IS_CHANGED_DRAW), 0.5)
+        is_swapped = random_bits.bernoulli(
+            random_bits.fold_in(key, _IS_CHANGED_DRAW), 0.5
+        )
         is_swapped &= b.length > 0
         return _select(is_swapped, b, a), _select(is_swapped, a, b), is_swapped
 

@@ -92,9 +92,9 @@ class Segments:
     def _draw_targets(self, key: tf.Tensor) -> tf.Tensor:
         """Draw the target of each row in tokens: the maximum or, at a rate, fewer."""
         draw = random_bits.fold_in(key, _IS_SHORT_DRAW)
-        is_short = random_bits.chance(draw, self._short_sequence_rate)
+        is_short = random_bits.bernoulli(draw, self._short_sequence_rate)
         draw = random_bits.fold_in(key, _SHORT_LENGTH_DRAW)
-        short = 2 + random_bits.below(draw, self._max_tokens - 1)
+        short = 2 + random_bits.randint(draw, self._max_tokens - 1)
         return tf.where(is_short, short, self._max_tokens)
 
     def _draw_takes_end(self, target: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
@@ -105,7 +105,7 @@ class Segments:
         that pairs take whole sentences, which favours long ones.
         """
         draw = random_bits.lower_half(random_bits.fold_in(key, _SHORT_LENGTH_DRAW))
-        return (target < self._max_tokens) & random_bits.chance(draw, 0.5)
+        return (target < self._max_tokens) & random_bits.bernoulli(draw, 0.5)
 
     def _assemble(self, a: Segment, b: Segment | None = None) -> dict[str, tf.Tensor]:
         """Make rows [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; B may be empty."""
@@ -180,7 +180,7 @@ class DocSentences(Segments):
         else:
             target = tf.constant(self._max_tokens, tf.int64)
             excess = tf.maximum(tokens - target, 0)
-            start += random_bits.below(
+            start += random_bits.randint(
                 random_bits.fold_in(key, _FRONT_DRAW), excess + 1
             )
         return self._assemble(Segment(start, tf.minimum(tokens, target)))

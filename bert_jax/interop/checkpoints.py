@@ -85,7 +85,7 @@ def _read_local(local: pathlib.Path, *state: object) -> Published | None:
 
 @functools.lru_cache(maxsize=2)
 def _read_remote(
-    folder: str, name: str, files: tuple[storage.File, ...]
+    folder: str, name: str, files: tuple[storage.FileInfo, ...]
 ) -> Published | None:
     with _writing_copies():
         copies = pathlib.Path(tempfile.mkdtemp(prefix="bert_jax-"))
@@ -119,7 +119,7 @@ def _read_remote(
     return made and dataclasses.replace(made, source=f"{folder}/{name}".rstrip("/"))
 
 
-def _copy(file: storage.File, local: pathlib.Path) -> None:
+def _copy(file: storage.FileInfo, local: pathlib.Path) -> None:
     with _writing_copies():
         storage.download(file.name, local)
 

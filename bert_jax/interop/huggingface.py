@@ -200,7 +200,7 @@ def _views(path: str, value: np.ndarray, spec: ModelSpec) -> list[np.ndarray]:
         return [np.moveaxis(x, -1, 0) for x in layers] if is_output else layers
     if path == "target_embedding":
         return [value[None, None]]  # [1, 1, D]
-    if parameters.has_row_for_each_token(path):
+    if parameters.is_vocabulary_table(path):
         return [value[: spec.encoder.vocab_size]]
     if is_output:
         return [x.reshape(-1, x.shape[-1]).T for x in layers]  # [D, H K]

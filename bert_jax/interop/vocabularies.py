@@ -92,7 +92,7 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
             pipeline = _older_pipeline(folder, settings, model.get("model_type"))
         return tokenizer_lib.make(pipeline, settings)
     except (UserError, ValueError, OSError) as error:
-        raise io_errors.explain(error, f"{folder}: {error}") from error
+        raise io_errors.wrap_error(error, f"{folder}: {error}") from error
 
 
 def _older_pipeline(

@@ -55,7 +55,7 @@ def embedding_difference_path(path: str) -> str:
     return f"embedding_differences/{path.removeprefix(prefix)}"
 
 
-def has_row_for_each_token(path: str) -> bool:
+def is_vocabulary_table(path: str) -> bool:
     """Return True if a parameter's first dimension is the padded vocabulary."""
     return path.endswith(("token_embedding", "output_embedding", "output_bias"))
 

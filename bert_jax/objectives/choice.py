@@ -13,7 +13,7 @@ _MISSING = -1e9
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice(labelled.SeveralTexts):
+class Choice(labelled.MultiTextObjective):
     """Mean cross entropy of the true answer, over a softmax of one score per choice.
 
     Each choice is a text.

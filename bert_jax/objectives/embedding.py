@@ -14,7 +14,7 @@ _EXCLUDED = -1e9
 
 
 @dataclasses.dataclass(frozen=True)
-class Embedding(labelled.SeveralTexts):
+class Embedding(labelled.MultiTextObjective):
     """Mean cross entropy of a row's second text among all other texts of the batch.
 
     A row has two texts that belong together, and perhaps a third text that does not

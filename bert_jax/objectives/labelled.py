@@ -123,7 +123,7 @@ class LabelledObjective:
 
 
 @dataclasses.dataclass(frozen=True)
-class SeveralTexts(LabelledObjective):
+class MultiTextObjective(LabelledObjective):
     """Objective on rows of C texts, each of which is a sequence of its own.
 
     Rows with fewer texts are padded with empty ones, which the attention mask excludes.

@@ -40,10 +40,10 @@ def choose(
     for i, (question, texts) in enumerate(zip(questions, choices, strict=True)):
         text_inputs.check_is_list(texts)
         if len(texts) < 2:
+            quoted = text_inputs.shortened(question)
+            given = terminal.pluralise(len(texts), "choice")
             raise text_inputs.TextError(
-                i,
-                f"{text_inputs.shortened(question)} has "
-                f"{terminal.count(len(texts), 'choice')}; at least two are required",
+                i, f"{quoted} has {given}; at least two are required"
             )
         questions_read.append(
             choice_files.Question(i + 1, question, tuple(texts), choice_files.UNKNOWN)

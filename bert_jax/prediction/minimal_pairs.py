@@ -142,7 +142,7 @@ def score_pairs(
       pairs: Pairs of sentences, read as they are needed.
       within_word: Mask the later pieces of a word together with each piece, because
         they give it away (Kauf and Ivanova 2023, 3). For masked tokens only. Words are
-        as `Tokenizer.words` has them; the authors, too, use the tokenizer's words.
+        as `Tokenizer.word_ids` has them; the authors, too, use the tokenizer's words.
       generator: Use ELECTRA's generator in place of its discriminator.
 
     Raises:
@@ -211,6 +211,6 @@ def _encode(
     rows = token_rows.join_pairs(encoded, single, model.tokenizer, length)[0]
     if with_words:
         # Special tokens and padding have the number 0, which no word has.
-        words = [[0, *numbers] for numbers in model.tokenizer.words(sentences)]
+        words = [[0, *numbers] for numbers in model.tokenizer.word_ids(sentences)]
         rows["words"] = token_rows.pad(words, length, 0)[0]
     return rows

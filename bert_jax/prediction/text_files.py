@@ -36,10 +36,10 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
         with (
             contextlib.nullcontext(sys.stdin.buffer)
             if is_stdin
-            else file_kinds.unpacked(name)
+            else file_kinds.open_decompressed(name)
         ) as stream:
             if not is_stdin:
-                kind = file_kinds.kind_of_binary(stream, name, start=0)
+                kind = file_kinds.binary_kind(stream, name, start=0)
             while line := stream.readline(_MAX_LINE_BYTES):
                 number += 1
                 where = f"{shown}, line {number}"
@@ -51,9 +51,9 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
         if kind:
             raise UserError(f"{shown}: no text; the file is {kind}") from error
         raise UserError(f"{where} is not UTF-8; convert the file") from error
-    except file_kinds.DAMAGE as error:
+    except file_kinds.READ_ERRORS as error:
         reason = io_errors.message(error)
-        raise io_errors.explain(error, f"cannot read {shown}: {reason}") from error
+        raise io_errors.wrap_error(error, f"cannot read {shown}: {reason}") from error
     if not number:
         raise UserError(f"{shown} has no lines")
 
@@ -78,7 +78,7 @@ def check_suffix(name: str, text_a: str) -> None:
 
     `text_a` is as in `read_texts`.
     """
-    ending = file_kinds.ending(name)
+    ending = file_kinds.suffix(name)
     if ending in (".csv", ".jsonl", ".json"):
         reason = (
             "columns are read from .tsv files only"

@@ -13,7 +13,7 @@ from typing import TextIO
 from absl import flags
 
 from bert_jax import io_errors, terminal
-from bert_jax.errors import EXIT_CONTINUE, Interrupted, Unavailable, UserError
+from bert_jax.errors import EXIT_RESUMABLE, Interrupted, Unavailable, UserError
 
 EXIT_CRASH = 1
 EXIT_USER_ERROR = 2
@@ -70,10 +70,10 @@ def _exit_statuses() -> Iterator[None]:
         _exit(EXIT_CRASH, error)
     except Interrupted as stop:
         _report(f"{stop}; the same command continues")
-        sys.exit(EXIT_CONTINUE)
+        sys.exit(EXIT_RESUMABLE)
     except KeyboardInterrupt as stop:
         _report("stopped")
-        _exit(EXIT_CONTINUE, stop)
+        _exit(EXIT_RESUMABLE, stop)
     except Exception as error:
         if isinstance(error, BrokenPipeError) or _is_full_disk(error):
             raise

@@ -74,7 +74,7 @@ def main() -> None:
         count, truncated = feature_files.write(
             output, bar, layers, pooled=pool != "none"
         )
-    report = f"{terminal.count(count, 'text')} to {output}"
+    report = f"{terminal.pluralise(count, 'text')} to {output}"
     if truncated:
         report += f"; truncated because they were too long: {truncated:,}"
     terminal.say(report)

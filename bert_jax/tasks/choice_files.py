@@ -45,14 +45,14 @@ class Question:
 
 
 @dataclasses.dataclass(frozen=True)
-class File:
+class QuestionFile:
     """Questions of a file, and how many were skipped because their answer is lost."""
 
     questions: list[Question]
     skipped: int = 0
 
 
-def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
+def read(path: str | os.PathLike, *, needs_answers: bool) -> QuestionFile:
     """Read a file in one of the formats of this module.
 
     Raises:
@@ -60,7 +60,7 @@ def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
         are missing and needed.
     """
     path = os.fspath(path)
-    ending = task_files.check_ending(path, (".csv", ".jsonl", ".json"))
+    ending = task_files.check_suffix(path, (".csv", ".jsonl", ".json"))
     parse = _read_csv if ending == ".csv" else task_files.json_objects
     questions, skipped = [], 0
     for line, fields in parse(path, task_files.read(path)):
@@ -84,7 +84,7 @@ def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
     if not questions:
         lost = f"; {skipped} lost their correct answer" * bool(skipped)
         raise UserError(f"{path} has no questions{lost}")
-    return File(questions, skipped)
+    return QuestionFile(questions, skipped)
 
 
 def _question(path: str, line: int, fields: dict[str, Any]) -> Question:
@@ -139,7 +139,7 @@ def _read_arc(
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
     for line, row in rows:
         where, size = f"{path}, line {line}", len(rows[0][1])
-        fields = terminal.count(len(row), "field")
+        fields = terminal.pluralise(len(row), "field")
         if len(row) < 4:
             raise UserError(
                 f"{where}: {fields}; a row has the question, the answers, and "

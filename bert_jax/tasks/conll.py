@@ -26,7 +26,7 @@ class Sentence:
 
 
 @dataclasses.dataclass(frozen=True)
-class File:
+class TaggedFile:
     """Sentences of a file, whose path is for messages."""
 
     path: str
@@ -49,7 +49,7 @@ class File:
 
 def read(
     path: str | os.PathLike, word_column: int, tag_column: int, *, needs_tags: bool
-) -> File:
+) -> TaggedFile:
     """Read a file. Columns count from 0; `tag_column` -1 is the last.
 
     Raises:
@@ -71,7 +71,7 @@ def read(
         fields = line.split(separator)
         if separator == " ":
             fields = [field for field in fields if field]
-        found = f"{where}: {terminal.count(len(fields), 'column')}{reason}"
+        found = f"{where}: {terminal.pluralise(len(fields), 'column')}{reason}"
         if not columns:
             columns = len(fields)
             tag_column = columns - 1 if tag_column == -1 else tag_column
@@ -99,7 +99,7 @@ def read(
             f"{path}: all {len(sentences[0].words)} words are one sentence; a blank "
             "line must end each sentence"
         )
-    return File(os.fspath(path), sentences, separator, is_tagged)
+    return TaggedFile(os.fspath(path), sentences, separator, is_tagged)
 
 
 def _check_columns(

@@ -30,7 +30,7 @@ METRICS = (
 _ENTITY_TAG = re.compile("[BIESLUM]-.+")
 
 
-def scheme_of(file: conll.File) -> str:
+def infer_scheme(file: conll.TaggedFile) -> str:
     """Infer the scheme of a file from its tags; "none" if they name no entities.
 
     IOB1 and IOB2 have the same tags. The scheme that forbids fewer of them wins.
@@ -62,7 +62,7 @@ def scheme_of(file: conll.File) -> str:
     return "IOB1" if starts.count("I") > starts.count("B") else "IOB2"
 
 
-def check(file: conll.File, scheme: str) -> None:
+def check(file: conll.TaggedFile, scheme: str) -> None:
     """Check that a file has tags of a scheme only."""
     if scheme == "none":
         return
@@ -105,7 +105,7 @@ def entities(words: Sequence[str], tags: Sequence[str], scheme: str) -> list[Ent
     ]
 
 
-def count_stray(file: conll.File, scheme: str) -> int:
+def count_invalid_tags(file: conll.TaggedFile, scheme: str) -> int:
     """Count the words whose tags name a type but form no entity."""
     if scheme == "none":
         return 0

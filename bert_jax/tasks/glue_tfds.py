@@ -103,4 +103,4 @@ def _reading(where: Any) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split())
         text = f"{where} cannot be read ({reason}); remove it and prepare it again"
-        raise io_errors.explain(error, text) from error
+        raise io_errors.wrap_error(error, text) from error

@@ -40,7 +40,7 @@ class Tagging:
             for name, path in task_files.paths_by_set(config, "FILE.conll").items()
         }
         train, evaluated = self._files["train"], self._files["eval"]
-        self._scheme = config.scheme or entities.scheme_of(train)
+        self._scheme = config.scheme or entities.infer_scheme(train)
         for file in self._files.values():
             entities.check(file, self._scheme)
         self._tags = tag_names(train)
@@ -69,7 +69,7 @@ class Tagging:
             "sentences_in_windows": {name: r.in_windows for name, r in rows},
             "truncated_words": {name: int(r.truncated.sum()) for name, r in rows},
             "stray_tags": {
-                name: entities.count_stray(file, self._scheme)
+                name: entities.count_invalid_tags(file, self._scheme)
                 for name, file in self._files.items()
                 if file.is_tagged
             },
@@ -106,7 +106,7 @@ class Tagging:
         task_files.write(path, "\n".join([*lines, ""]))
 
 
-def tag_names(train: conll.File) -> list[str]:
+def tag_names(train: conll.TaggedFile) -> list[str]:
     """Return the sorted tags of the training file. Their indices are the classes."""
     names = sorted(train.tags)
     if len(names) < 2:
@@ -117,7 +117,7 @@ def tag_names(train: conll.File) -> list[str]:
     return names
 
 
-def labels_of(file: conll.File, names: Sequence[str]) -> list[list[int]]:
+def labels_of(file: conll.TaggedFile, names: Sequence[str]) -> list[list[int]]:
     """Return the class of each word of each sentence."""
     classes = {name: i for i, name in enumerate(names)}
     if unknown := file.tags - classes.keys():

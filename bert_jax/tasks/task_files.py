@@ -53,29 +53,29 @@ def read(path: str | os.PathLike) -> str:
     path = storage.path(path)
     storage.check_reachable(path)
     try:
-        with file_kinds.unpacked(os.fspath(path)) as stream:
+        with file_kinds.open_decompressed(os.fspath(path)) as stream:
             data = stream.read()
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         stream = io.BufferedReader(io.BytesIO(data))
-        if kind := file_kinds.kind_of_binary(stream, os.fspath(path), start=0):
+        if kind := file_kinds.binary_kind(stream, os.fspath(path), start=0):
             raise UserError(f"{path}: no text; the file is {kind}") from error
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(
             f"{path}, line {line}: not UTF-8 ({error.reason} at byte {error.start} of "
             "the file); iconv -f LATIN1 -t UTF-8 converts a file"
         ) from error
-    except file_kinds.DAMAGE as error:
-        raise io_errors.explain(
+    except file_kinds.READ_ERRORS as error:
+        raise io_errors.wrap_error(
             error, f"cannot read {path}: {io_errors.message(error)}"
         ) from error
     # Line ends stay as they are, except for a lone \r (old Macintoshes).
     return text if "\n" in text else text.replace("\r", "\n")
 
 
-def check_ending(path: str | os.PathLike, endings: Sequence[str]) -> str:
+def check_suffix(path: str | os.PathLike, endings: Sequence[str]) -> str:
     """Return the ending of a file name, which must be one of `endings`."""
-    ending = file_kinds.ending(os.fspath(path))
+    ending = file_kinds.suffix(os.fspath(path))
     if ending not in endings:
         raise UserError(
             f"{path}: unknown format; the file name must end in {', '.join(endings)}, "
@@ -114,7 +114,7 @@ def read_table(
       UserError: The file cannot be read or parsed, has no rows, or a row has other
         columns than the first line.
     """
-    ending = check_ending(path, (".tsv", ".csv", ".jsonl"))
+    ending = check_suffix(path, (".tsv", ".csv", ".jsonl"))
     text = read(path)
     if ending == ".jsonl":
         table = list(json_objects(path, text))
@@ -206,7 +206,7 @@ def find_column(where: str, header: Sequence[str], name: str, advice: str = "") 
 def by_column(where: str, header: Sequence[str], row: Sequence[str]) -> dict[str, str]:
     """Return the fields of a row by column, if there are as many as in the header."""
     if len(row) != len(header):
-        fields = terminal.count(len(row), "field")
+        fields = terminal.pluralise(len(row), "field")
         raise UserError(f"{where}: {fields}, not {len(header)} as in the header")
     return dict(zip(header, row, strict=True))
 

@@ -107,7 +107,7 @@ class Tokenizer:
             encodings.append(Encoding(encoding.ids, offsets))
         return encodings
 
-    def words(self, texts: Sequence[str]) -> list[list[int]]:
+    def word_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the number of the word of each token that `encode_batch` returns.
 
         A word ends where the pipeline splits the text, such as at punctuation, and
@@ -394,7 +394,7 @@ class Tokenizer:
             given = {name: x for name, x in fields.items() if x is not None}
             return make(values, given)
         except (OSError, *_DAMAGE) as error:
-            raise io_errors.explain(
+            raise io_errors.wrap_error(
                 error, f"the tokenizer in {folder} cannot be used: {error}"
             ) from error
 

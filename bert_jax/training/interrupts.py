@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from bert_jax import terminal
-from bert_jax.errors import EXIT_CONTINUE
+from bert_jax.errors import EXIT_RESUMABLE
 from bert_jax.training import processes
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -117,6 +117,6 @@ def _exit() -> None:
     try:
         terminal.say("stopped; the same command continues")
         sys.stdout.flush()
-        processes.exit_process(EXIT_CONTINUE, KeyboardInterrupt())
+        processes.exit_process(EXIT_RESUMABLE, KeyboardInterrupt())
     finally:
-        os._exit(EXIT_CONTINUE)
+        os._exit(EXIT_RESUMABLE)

@@ -118,7 +118,7 @@ def raise_in_all() -> Iterator[None]:
     # A mistake may be the reason for the crash of another process, such as a timeout.
     mistake = next(filter(None, gather_text(mistake)), "")
     if mistake:
-        raise UserError(mistake, everywhere=True) from raised
+        raise UserError(mistake, in_all_processes=True) from raised
     crashes = gather_text(crash)
     if raised:
         raise raised
@@ -179,7 +179,9 @@ def exit_process(status: int, error: BaseException) -> None:
     collective would never reach it. Errors that all processes raise exit in order.
     """
     # Not `jax.process_count`, which would initialise devices.
-    if jax.distributed.is_initialized() and not getattr(error, "everywhere", False):
+    if jax.distributed.is_initialized() and not getattr(
+        error, "in_all_processes", False
+    ):
         sys.stdout.flush()
         sys.stderr.flush()
         # If the coordinator exits first, the others cannot print their own errors.

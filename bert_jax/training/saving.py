@@ -86,4 +86,4 @@ class Saver:
         """Build an error that all processes raise, with the newest checkpoint."""
         self.checkpoints.wait()
         newest = self.checkpoints.describe_newest()
-        return UserError(f"{what}; {newest}", everywhere=True)
+        return UserError(f"{what}; {newest}", in_all_processes=True)

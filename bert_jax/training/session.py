@@ -129,7 +129,7 @@ def train(
                 raise UserError(
                     f"{saver.folder} had checkpoints, and now there is none; put them "
                     "back, or give another --workdir to start from step 0",
-                    everywhere=True,
+                    in_all_processes=True,
                 )
             processes.say("initialising the parameters")
             key = jax.random.key(run.config.seed)
@@ -155,7 +155,7 @@ def train(
                 raise UserError(
                     f"{saver.folder} had a checkpoint in best/, and now there is none; "
                     "put it back, or give another --workdir",
-                    everywhere=True,
+                    in_all_processes=True,
                 )
         saver.checkpoints.close()
         if more_follows:

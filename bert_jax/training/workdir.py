@@ -128,7 +128,7 @@ def read_config(folder: storage.Path, cls: type[T]) -> T | None:
             "another --workdir"
         )
     with storage.reading(path):
-        return config_lib.from_dict(cls, migrations.upgrade(values, to_continue=True))
+        return config_lib.from_dict(cls, migrations.upgrade(values, for_resume=True))
 
 
 def first_start(folder: storage.Path) -> float:
