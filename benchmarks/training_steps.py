@@ -132,7 +132,7 @@ def steps_of_run(run):
     @functools.cache
     def compiled(length):
         shapes = run.batch_shapes(phase, length)
-        return programs.lower_step(run, phase, state, shapes).compile()
+        return programs.lower_train_step(run, phase, state, shapes).compile()
 
     def train(count):
         nonlocal state

@@ -61,15 +61,15 @@ def pretrain(
       Interrupted: The run was asked to stop, and has saved a checkpoint.
     """
     source = None
-    with session.prepare(config) as ledger:
+    with session.reading_inputs(config) as ledger:
         corpora = mixture.open_corpora(config.data.folders)
         mixture.check_counts(config, corpora)
         if warning := mixture.held_out_warning(corpora):
             processes.say(warning)
         if config.init_from or "init_from" in overrides:
-            source = warm_start.find_source(config, folder)
+            source = warm_start.find_checkpoint(config, folder)
             warm_start.check_tokenizer(source, corpora[0])
-            config = warm_start.with_encoder_of(config, source, overrides)
+            config = warm_start.adopt_encoder(config, source, overrides)
         if isinstance(config.objective, config_lib.DistillationConfig):
             config = teacher.fill_in_teacher(config, folder, corpora[0], overrides)
         config.check_rates(overrides)

@@ -42,14 +42,14 @@ def fill_in_teacher(
     )
     if not checkpoints.exists(path):  # a student needs it in each step
         path = checkpoints.find(objective.teacher)
-    source = warm_start.read_source(path)
+    source = warm_start.read_checkpoint(path)
     warm_start.check_tokenizer(source, corpus)
-    return with_encoder_of(config, source, overrides)
+    return adopt_teacher_encoder(config, source, overrides)
 
 
-def with_encoder_of(
+def adopt_teacher_encoder(
     config: config_lib.PretrainConfig,
-    source: warm_start.Source,
+    source: warm_start.PretrainedCheckpoint,
     overrides: Collection[str],
 ) -> config_lib.PretrainConfig:
     """Return the config with the path and the encoder of a teacher's checkpoint.
@@ -66,7 +66,7 @@ def with_encoder_of(
         and getattr(given, field.name) == field.default
         and f"{where}.{field.name}" not in overrides
     }
-    encoder = warm_start.encoder(
+    encoder = warm_start.resolve_encoder(
         dataclasses.replace(given, **computation), source, overrides, where
     )
     objective = dataclasses.replace(
@@ -100,10 +100,10 @@ def load(path: str, shapes: Any) -> dict[str, Any]:
     """
     source = restore.absolute(path)
     loaded = checkpoints.load_params(source, shapes[distillation.TEACHER])
-    if loaded.new:
+    if loaded.missing:
         raise UserError(
-            f"the teacher {source} has no {loaded.new[0]}; use a checkpoint that was "
-            "pretrained to predict masked tokens",
+            f"the teacher {source} has no {loaded.missing[0]}; use a checkpoint that "
+            "was pretrained to predict masked tokens",
             in_all_processes=True,
         )
     processes.say(f"teacher {loaded.describe(source)}")

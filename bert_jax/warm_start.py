@@ -34,7 +34,7 @@ PLACEHOLDER = "CHECKPOINT"  # value of init_from in configs/continued.py
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class PretrainedCheckpoint:
     """Checkpoint that gives its encoder to a run."""
 
     path: epath.Path
@@ -42,14 +42,14 @@ class Source:
     fingerprint: str = ""  # hash of its parameters; "" if it was not computed yet
 
 
-def read_source(path: epath.Path, fingerprint: str = "") -> Source:
+def read_checkpoint(path: epath.Path, fingerprint: str = "") -> PretrainedCheckpoint:
     """Read the metadata of a checkpoint."""
-    return Source(path, checkpoints.read_metadata(path), fingerprint)
+    return PretrainedCheckpoint(path, checkpoints.read_metadata(path), fingerprint)
 
 
-def find_source(
+def find_checkpoint(
     config: config_lib.PretrainConfig | config_lib.FinetuneConfig, folder: str
-) -> Source:
+) -> PretrainedCheckpoint:
     """Find the checkpoint `init_from` of a run with the workdir `folder`.
 
     A run that resumes does not need it any more. If it is gone, the metadata comes from
@@ -65,15 +65,15 @@ def find_source(
         config.init_from, folder, type(config)
     )
     if checkpoints.exists(path):
-        return read_source(path, fingerprint)
+        return read_checkpoint(path, fingerprint)
     own = checkpoints.read_metadata(restore.find(folder))
     if "encoder" in own.config:
         of_run = config_lib.from_dict(config_lib.EncoderConfig, own.config["encoder"])
         own = dataclasses.replace(own, encoder=of_run)
-    return Source(path, own, fingerprint)
+    return PretrainedCheckpoint(path, own, fingerprint)
 
 
-def fill_in_fingerprint(config: T, source: Source) -> T:
+def fill_in_fingerprint(config: T, source: PretrainedCheckpoint) -> T:
     """Return the config of a run with `init_fingerprint`. All processes must call it.
 
     Raises:
@@ -87,7 +87,7 @@ def fill_in_fingerprint(config: T, source: Source) -> T:
     )
 
 
-def check_tokenizer(source: Source, corpus: shards.Corpus) -> None:
+def check_tokenizer(source: PretrainedCheckpoint, corpus: shards.Corpus) -> None:
     """Check that a corpus has the tokenizer of a checkpoint.
 
     Raises:
@@ -103,16 +103,18 @@ def check_tokenizer(source: Source, corpus: shards.Corpus) -> None:
         )
 
 
-def with_encoder_of(
-    config: config_lib.PretrainConfig, source: Source, overrides: Collection[str]
+def adopt_encoder(
+    config: config_lib.PretrainConfig,
+    source: PretrainedCheckpoint,
+    overrides: Collection[str],
 ) -> config_lib.PretrainConfig:
-    """Return the config with the encoder of a checkpoint; see `encoder`.
+    """Return the config with the encoder of a checkpoint; see `resolve_encoder`.
 
     Raises:
       UserError: The checkpoint does not fit the config.
     """
     _check_generator(config.objective, source)
-    changed = encoder(config.encoder, source, overrides)
+    changed = resolve_encoder(config.encoder, source, overrides)
     # A run may go on with another objective: left to right first, then masked tokens.
     changed = dataclasses.replace(changed, causal=config.objective.causal)
     config = dataclasses.replace(config, encoder=changed, init_from=str(source.path))
@@ -120,7 +122,7 @@ def with_encoder_of(
     return config
 
 
-def _check_generator(objective: Any, source: Source) -> None:
+def _check_generator(objective: Any, source: PretrainedCheckpoint) -> None:
     """Check that ELECTRA's generator can continue from a checkpoint that has one.
 
     It must have the same size, and keep the embeddings that it was trained on: where
@@ -147,9 +149,9 @@ def _check_generator(objective: Any, source: Source) -> None:
             )
 
 
-def encoder(
+def resolve_encoder(
     config: config_lib.EncoderConfig,
-    source: Source,
+    source: PretrainedCheckpoint,
     overrides: Collection[str],
     where: str = "encoder",
 ) -> config_lib.EncoderConfig:
@@ -198,7 +200,7 @@ def _with_architecture(
 
 
 def load_initial_params(
-    run: Run, source: Source, state: step_lib.TrainState
+    run: Run, source: PretrainedCheckpoint, state: step_lib.TrainState
 ) -> step_lib.TrainState:
     """Return the initial state with its parameters replaced by those of a checkpoint.
 
@@ -232,19 +234,21 @@ def load_initial_params(
     return dataclasses.replace(state, params=restore.merge(state.params, loaded))
 
 
-def _load_with_head(source: Source, tree: dict[str, Any]) -> restore.Loaded:
+def _load_with_head(
+    source: PretrainedCheckpoint, tree: dict[str, Any]
+) -> restore.LoadedParams:
     """Load parameters. The other head for tokens replaces a missing one."""
     loaded = checkpoints.load_params(source.path, tree)
     for head, other in ("mlm_head", "lm_head"), ("lm_head", "mlm_head"):
-        if not any(path.startswith(f"{head}/") for path in loaded.new):
+        if not any(path.startswith(f"{head}/") for path in loaded.missing):
             continue
         also = checkpoints.load_params(source.path, {other: tree[head]})
-        if also.new or any(path.startswith(f"{other}/") for path in also.ignored):
+        if also.missing or any(path.startswith(f"{other}/") for path in also.ignored):
             continue  # XLNet's `lm_head` has other parameters
         renamed = {p.replace(other, head, 1): x for p, x in also.params.items()}
-        loaded = restore.Loaded(
+        loaded = restore.LoadedParams(
             params=loaded.params | renamed,
-            new=[path for path in loaded.new if path not in renamed],
+            missing=[path for path in loaded.missing if path not in renamed],
             ignored=sorted(set(loaded.ignored) & set(also.ignored)),
         )
     return loaded

@@ -53,7 +53,7 @@ def main(folder, output, *flags):
     about = {
         "fingerprint": fingerprint,
         "read": read,
-        "new": loaded.new,
+        "new": loaded.missing,
         "held": bytes_held,
     }
     (place / f"{process}.json").write_text(json.dumps(about))

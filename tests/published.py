@@ -195,7 +195,7 @@ def with_cls_first(values, is_text):
 
 def params(source):
     """Return all parameters of a folder, as a tree."""
-    read = checkpoints.published(source)
+    read = checkpoints.open_published(source)
     return parameters.unflatten(
         {path: jnp.asarray(read.parameter(path)) for path in read.shapes}
     )

@@ -79,12 +79,12 @@ class Case:
         rng = np.random.default_rng(0)
         shape = self.rows, self.length, self.heads, self.head_size
         of_keys = *shape[:2], self.key_heads or self.heads, self.head_size
-        sources = shape, of_keys, of_keys
+        projections = shape, of_keys, of_keys
         return [
             jnp.asarray(rng.normal(size=shape), dtype)
             for shape, dtype in (
-                *((each, self.dtype) for each in sources),
-                *((each[2:], "float32") for each in sources),
+                *((each, self.dtype) for each in projections),
+                *((each[2:], "float32") for each in projections),
                 (shape, self.dtype),
             )
         ]
@@ -99,9 +99,9 @@ def output_and_gradients(case, attend, *arrays):
     pattern = case.pattern()
 
     def read(*arrays):
-        sources, biases = arrays[:3], arrays[3:]
+        projections, biases = arrays[:3], arrays[3:]
         context = attend(
-            case.encoder, sources, biases, pattern, case.rotations(), case.keys()
+            case.encoder, projections, biases, pattern, case.rotations(), case.keys()
         )
         return jnp.where(pattern.is_token[..., None, None], context, 0)
 
@@ -197,12 +197,12 @@ def test_kernel_serves_some_positions_only(attend, case, interpreted_kernels):
     asked = jnp.asarray(rng.integers(0, case.length, (case.rows, 150)))
 
     def at_positions(attend):
-        def run(encoder, sources, *others):
-            query, key, value = sources
+        def run(encoder, projections, *others):
+            query, key, value = projections
             query = jnp.take_along_axis(query, asked[..., None, None], axis=1)
             context = attend(encoder, (query, key, value), *others[:-1], None, asked)
             index = jnp.arange(case.rows)[:, None], asked
-            return jnp.zeros_like(sources[0]).at[index].set(context)
+            return jnp.zeros_like(projections[0]).at[index].set(context)
 
         return run
 
@@ -230,9 +230,9 @@ def test_a_query_without_keys_has_no_output_and_no_gradient(
     pattern = dataclasses.replace(pattern, is_token=is_token)
     sees_nothing = ~np.asarray(pattern.mask()).any(axis=2)
     assert 0 < sees_nothing[0].sum() < sees_nothing[0].size
-    *sources, _, _, _, g = case.arrays()
+    *projections, _, _, _, g = case.arrays()
     context, pullback = jax.vjp(
-        lambda *x: attend(case.encoder, x, NO_BIASES, pattern, None, None), *sources
+        lambda *x: attend(case.encoder, x, NO_BIASES, pattern, None, None), *projections
     )
     d_query, d_key, d_value = pullback(g)
     assert np.abs(context[sees_nothing]).max() == 0
@@ -271,15 +271,15 @@ def test_cudnn_runs_on_the_rows_and_heads_of_a_device(causal, documents, monkeyp
     case = dataclasses.replace(case, dtype=HALF)
 
     def differentiate(_, batch, *others):
-        sources, *rows = batch
+        projections, *rows = batch
 
-        def total(sources):
+        def total(projections):
             pattern = AttentionPattern(*rows, causal=causal)
             arguments = NO_BIASES, pattern, None, None
-            context = kernels_lib.attend(case.encoder, sources, *arguments)
+            context = kernels_lib.attend(case.encoder, projections, *arguments)
             return jnp.sum(context.astype(jnp.float32))
 
-        value, gradients = jax.value_and_grad(total)(sources)
+        value, gradients = jax.value_and_grad(total)(projections)
         return value, jax.tree.map(jnp.sum, gradients)
 
     summed = sharding.sum_over_replicas(differentiate, mesh, jnp.float32)
@@ -368,7 +368,7 @@ def test_old_tpus_have_fewer_kernels(kind, dtype, length, parts):
     encoder = config.EncoderConfig(dtype=dtype)
     with jax.sharding.use_abstract_mesh(mesh):
         text = decisions.describe(
-            encoder, "tpu", 8, length, predictions=300, logits_reader=""
+            encoder, "tpu", 8, length, predictions=300, stored_logits_reason=""
         )
     assert f"{parts}: TPU kernel" in text.split("; ")
 
@@ -391,9 +391,15 @@ def test_tpus_use_the_kernel_for_many_positions_of_global_attention(
     query, key, value, *_ = case.arrays()
     positions = jnp.zeros((case.rows, queries), jnp.int32)
 
-    def attend(*sources):
+    def attend(*projections):
         return kernels_lib.attend(
-            encoder, sources, NO_BIASES, case.pattern(), None, case.keys(), positions
+            encoder,
+            projections,
+            NO_BIASES,
+            case.pattern(),
+            None,
+            case.keys(),
+            positions,
         )
 
     traced = jax.jit(attend).trace(query[:, :queries], key, value)
@@ -412,7 +418,7 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         attention_dropout_rate=0.0,
     )
     describe = functools.partial(
-        decisions.describe, modern, predictions=300, logits_reader=""
+        decisions.describe, modern, predictions=300, stored_logits_reason=""
     )
     assert describe("tpu", 8, 512) == (
         "global attention, local attention, residuals, cross entropy: TPU kernel"

@@ -58,8 +58,8 @@ def metadata(pretrained):
 def adopted(metadata, overrides=(), **fields):
     """Return the encoder of a run whose config has these fields."""
     asked = config.EncoderConfig(**fields)
-    source = warm_start.Source("SOURCE", metadata)
-    return warm_start.encoder(asked, source, overrides)
+    source = warm_start.PretrainedCheckpoint("SOURCE", metadata)
+    return warm_start.resolve_encoder(asked, source, overrides)
 
 
 def test_the_architecture_is_the_checkpoints_and_the_rest_the_configs(metadata):
@@ -125,8 +125,10 @@ def test_rotary_bases_may_change(corpus, metadata):
         (metadata.encoder, "encoder.rotary_base=160000.0 .*positions=absolute"),
     ):
         source = dataclasses.replace(metadata, encoder=encoder)
-        got = warm_start.with_encoder_of(
-            asked, warm_start.Source("SOURCE", source), [f"encoder.{b}" for b in bases]
+        got = warm_start.adopt_encoder(
+            asked,
+            warm_start.PretrainedCheckpoint("SOURCE", source),
+            [f"encoder.{b}" for b in bases],
         )
         if message:
             with pytest.raises(UserError, match=message):
@@ -151,8 +153,8 @@ def test_an_encoder_learns_left_to_right_first(corpus, metadata):
             objective=then,
             encoder=dataclasses.replace(asked.encoder, causal=then.causal),
         )
-        source = warm_start.Source("SOURCE", saved_by)
-        got = warm_start.with_encoder_of(asked, source, ())
+        source = warm_start.PretrainedCheckpoint("SOURCE", saved_by)
+        got = warm_start.adopt_encoder(asked, source, ())
         assert got.encoder == dataclasses.replace(encoder, causal=then.causal)
 
 
@@ -165,12 +167,12 @@ def test_encoders_without_segments_are_continued(name, corpus, metadata):
     cfg = recipes.load("continued")
     cfg.data.corpus = str(corpus.folder)
     asked = config.from_configdict(config.PretrainConfig, cfg)
-    source = warm_start.Source("SOURCE", own)
-    got = warm_start.with_encoder_of(asked, source, ())
+    source = warm_start.PretrainedCheckpoint("SOURCE", own)
+    got = warm_start.adopt_encoder(asked, source, ())
     assert got.encoder.type_vocab_size == 0
     pairs = dataclasses.replace(asked, objective=config.MaskedLmConfig())
     with pytest.raises(UserError, match="set objective.segments=full_sentences, or "):
-        warm_start.with_encoder_of(pairs, source, ())
+        warm_start.adopt_encoder(pairs, source, ())
 
 
 def test_a_padded_vocabulary_is_named_by_its_tokens(metadata):
@@ -245,7 +247,7 @@ def test_phases_are_checked_when_the_architecture_is_known():
 
 def begin(asked, corpus, folder):
     """Return the initial parameters of a run by path, at random and with its source."""
-    source = warm_start.find_source(asked, str(folder))
+    source = warm_start.find_checkpoint(asked, str(folder))
     run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
     state = state_of(run.state_shapes)
     begun = warm_start.load_initial_params(run, source, state)
@@ -255,7 +257,7 @@ def begin(asked, corpus, folder):
 def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
     """The first rows are the checkpoint's; new rows keep their initial values."""
     asked = make_config(corpus, pretrained)
-    source = warm_start.find_source(asked, str(tmp_path))
+    source = warm_start.find_checkpoint(asked, str(tmp_path))
     encoder = dataclasses.replace(
         source.metadata.encoder, max_position_embeddings=96, type_vocab_size=1
     )
@@ -279,8 +281,8 @@ def test_a_run_warns_if_the_rows_of_its_source_come_again(
     corpus, pretrained, tmp_path, capsys
 ):
     asked = make_config(corpus, pretrained)
-    source = warm_start.find_source(asked, str(tmp_path))
-    asked = warm_start.with_encoder_of(asked, source, ())
+    source = warm_start.find_checkpoint(asked, str(tmp_path))
+    asked = warm_start.adopt_encoder(asked, source, ())
     shorter = dataclasses.replace(asked.phases[0], length=16)
     for changes, expected in (
         ({}, True),
@@ -306,8 +308,8 @@ def test_the_head_of_left_to_right_goes_on_with_masked_tokens(corpus, tmp_path, 
     asked = dataclasses.replace(
         asked, encoder=config.EncoderConfig(), objective=objective
     )
-    source = warm_start.find_source(asked, str(tmp_path))
-    asked = warm_start.with_encoder_of(asked, source, ())
+    source = warm_start.find_checkpoint(asked, str(tmp_path))
+    asked = warm_start.adopt_encoder(asked, source, ())
     _, got = begin(asked, corpus, tmp_path)
     heads = {path for path in before if path.startswith("lm_head/")}
     assert {f"m{path}" for path in heads} <= got.keys()
@@ -361,8 +363,8 @@ def test_a_published_discriminator_starts_a_generator_of_any_size(tmp_path):
         objective=config.ReplacedTokensConfig(generator_size=0.25)
     )
     for folder in theirs, checkpoints.find(tmp_path / "native"):
-        source = warm_start.read_source(folder)
-        begun = warm_start.with_encoder_of(asked, source, ())
+        source = warm_start.read_checkpoint(folder)
+        begun = warm_start.adopt_encoder(asked, source, ())
         assert begun.objective == asked.objective
 
 
@@ -373,9 +375,9 @@ def test_a_generator_keeps_its_size_and_embeddings(corpus, metadata):
     def begin_with(trained, then):
         saved_by = config.to_dict(config.PretrainConfig(objective=trained))
         known = dataclasses.replace(metadata, config=saved_by)
-        source = warm_start.Source("SOURCE", known)
+        source = warm_start.PretrainedCheckpoint("SOURCE", known)
         asked = dataclasses.replace(make_config(corpus, "SOURCE"), objective=then)
-        warm_start.with_encoder_of(asked, source, ())
+        warm_start.adopt_encoder(asked, source, ())
 
     begin_with(tied, disentangled)
     begin_with(disentangled, disentangled)

@@ -603,7 +603,7 @@ def write_tensorflow(folder, names, arrays, prefix):
 
 def test_a_head_without_arrays_is_not_missing():
     """EuroBERT's head is the embedding alone, if it is tied."""
-    spec = checkpoints.published(published.folder("eurobert_masked_lm")).spec
+    spec = checkpoints.open_published(published.folder("eurobert_masked_lm")).spec
     assert spec.heads == ["mlm_head"]
     tied = dataclasses.replace(spec.encoder.prediction_head, tied=True)
     encoder = dataclasses.replace(spec.encoder, prediction_head=tied)
@@ -642,19 +642,19 @@ def test_a_head_has_the_activation_of_its_class(case, tmp_path):
     source = published.write(case, tmp_path / "source")
     path = source / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "silu"}))
-    encoder = checkpoints.published(source).metadata.encoder
+    encoder = checkpoints.open_published(source).metadata.encoder
     assert (encoder.activation, encoder.head_activation) == ("silu", "gelu_erf")
     convert.convert(str(source), str(tmp_path / "native"), "native")
     done = convert.convert(str(tmp_path / "native"), str(tmp_path / "out"))
     assert not done.missing and not done.ignored
-    got = checkpoints.published(tmp_path / "out").metadata.encoder
+    got = checkpoints.open_published(tmp_path / "out").metadata.encoder
     assert (got.activation, got.head_activation) == ("silu", "gelu_erf")
 
 
 def test_a_checkpoint_of_albert_in_tensorflow(tmp_path, documents):
     """Parameters and config equal those of the same model in `transformers`."""
     source = published.folder("albert_pretraining")
-    expected = checkpoints.published(source)
+    expected = checkpoints.open_published(source)
     folder = published.sentencepiece_of_albert(tmp_path / "albert", documents[:20])
     values = json.loads((source / "config.json").read_text()) | {"vocab_size": 300}
     assert values.pop("hidden_act") == "gelu_new"
@@ -665,7 +665,7 @@ def test_a_checkpoint_of_albert_in_tensorflow(tmp_path, documents):
     for name, columns in ((table, (12,)), ("predictions.bias", ())):
         arrays[name] = np.resize(arrays[name], (300, *columns))
     write_tensorflow(folder, ALBERT_NAMES, arrays, "model.ckpt-best")
-    got = checkpoints.published(folder)
+    got = checkpoints.open_published(folder)
     assert got.spec.name == "AlbertForPreTraining"
     assert got.spec.encoder == dataclasses.replace(
         expected.spec.encoder, vocab_size=300
@@ -678,13 +678,13 @@ def test_a_checkpoint_of_albert_in_tensorflow(tmp_path, documents):
             np.testing.assert_array_equal(got.parameter(path), expected.parameter(path))
     (folder / "spiece.model").unlink()
     with pytest.raises(UserError, match=r"has 0 files \*.model; expected one"):
-        checkpoints.published(folder)
+        checkpoints.open_published(folder)
 
 
 def test_a_checkpoint_of_electra_in_tensorflow(tmp_path, monkeypatch):
     """It has no config, and its generator is ignored."""
     source = published.folder("electra_discriminator")
-    expected = checkpoints.published(source)
+    expected = checkpoints.open_published(source)
     folder = tmp_path / "electra"
     folder.mkdir()
     arrays = published.arrays_of(source)
@@ -693,7 +693,7 @@ def test_a_checkpoint_of_electra_in_tensorflow(tmp_path, monkeypatch):
     vocabulary = "\n".join(expected.metadata.tokenizer.tokens)
     (folder / "vocab.txt").write_text(vocabulary)
     monkeypatch.setattr(tensorflow, "_ELECTRA_HEAD", 8)
-    got = checkpoints.published(folder)
+    got = checkpoints.open_published(folder)
     assert got.spec == expected.spec
     assert got.shapes == expected.shapes
     for path in expected.shapes:

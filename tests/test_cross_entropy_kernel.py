@@ -146,7 +146,7 @@ def kernels(shape=(8, 250), columns=128, tensor=1, bias=True, **fields):
         logits = cross_entropy.VocabularyLogits(
             x, table, offsets if bias else None, encoder
         )
-        terms = metric_sums.predictions("mlm", logits, labels, weights)
+        terms = metric_sums.loss_and_accuracy("mlm", logits, labels, weights)
         return terms["mlm_loss"].sum
 
     with sharding.use(mesh):

@@ -33,13 +33,13 @@ def encoder(heads=2, head_size=64, rate=0.1):
 
 
 def make_arrays(c, length, rows):
-    """Return the sources of attention, and the gradient of the output."""
+    """Return the projections of attention, and the gradient of the output."""
     rng = np.random.default_rng(0)
     of_head = c.num_heads, c.head_size
     tokens, distances = (rows, length, *of_head), (2 * c.distance_buckets, *of_head)
     shapes = tokens, tokens, distances, distances, tokens, tokens
-    *sources, g = (jnp.asarray(rng.normal(size=s), jnp.bfloat16) for s in shapes)
-    return tuple(sources), g
+    *projections, g = (jnp.asarray(rng.normal(size=s), jnp.bfloat16) for s in shapes)
+    return tuple(projections), g
 
 
 def make_pattern(length, rows):
@@ -52,9 +52,9 @@ def make_pattern(length, rows):
 
 def output_and_gradients(c, attend, length=256, rows=2, positions=None, dtype=None):
     """Return output and gradients of tokens. The output of padding has no gradient."""
-    sources, g = make_arrays(c, length, rows)
+    projections, g = make_arrays(c, length, rows)
     if dtype is not None:
-        sources, g = jax.tree.map(lambda x: x.astype(dtype), (sources, g))
+        projections, g = jax.tree.map(lambda x: x.astype(dtype), (projections, g))
     pattern = make_pattern(length, rows)
     keys = randomness.row_keys(3, "dropout", jnp.int32(5), jnp.arange(rows))
     is_read = pattern.is_token
@@ -63,15 +63,15 @@ def output_and_gradients(c, attend, length=256, rows=2, positions=None, dtype=No
         g = g[:, : positions.shape[1]]
 
     @jax.jit
-    def run(sources, g):
-        def read(sources):
-            context = attend(c, sources, pattern, keys, positions)
+    def run(projections, g):
+        def read(projections):
+            context = attend(c, projections, pattern, keys, positions)
             return jnp.where(is_read[..., None, None], context, 0)
 
-        context, pull_back = jax.vjp(read, sources)
+        context, pull_back = jax.vjp(read, projections)
         return context, *pull_back(g)[0]
 
-    return run(sources, g)
+    return run(projections, g)
 
 
 def plain(*arguments):
@@ -129,15 +129,15 @@ def test_shifts_in_numpy(length):
 
 def tpu_decision(c, length=256):
     """Return the decision for TPUs, after a check with the program for them."""
-    sources, _ = make_arrays(c, length, rows=2)
+    projections, _ = make_arrays(c, length, rows=2)
     pattern = make_pattern(length, rows=2)
     keys = randomness.row_keys(3, "dropout", jnp.int32(5), jnp.arange(2))
 
-    def total(sources):
-        context = deberta_attention._attend(c, sources, pattern, keys, None)
+    def total(projections):
+        context = deberta_attention._attend(c, projections, pattern, keys, None)
         return jnp.sum(context.astype(jnp.float32))
 
-    traced = jax.jit(jax.grad(total)).trace(sources)
+    traced = jax.jit(jax.grad(total)).trace(projections)
     decided = decisions.attention(c, "tpu", 2, length, is_local=False, has_dropout=True)
     calls = {decisions.TPU_KERNEL: 2, decisions.PLAIN: 0}
     assert count_kernels(traced) == calls[decided.implementation]
@@ -166,13 +166,14 @@ def test_kernel_compiles_for_the_longest_rows(name, monkeypatch):
     length = decisions.MAX_LENGTH_WITH_DISTANCES
 
     def run(*arrays):
-        *sources, g = arrays
+        *projections, g = arrays
         pattern = make_pattern(length, rows=2)
         keys = randomness.row_keys(3, "dropout", jnp.int32(5), jnp.arange(2))
         _, pull_back = jax.vjp(
-            lambda *x: deberta_attention.by_kernel(c, x, pattern, keys, None), *sources
+            lambda *x: deberta_attention.by_kernel(c, x, pattern, keys, None),
+            *projections,
         )
         return pull_back(g)
 
-    sources, g = make_arrays(c, length, rows=2)
-    assert_attention_compiles(name, run, [*sources, g], monkeypatch)
+    projections, g = make_arrays(c, length, rows=2)
+    assert_attention_compiles(name, run, [*projections, g], monkeypatch)

@@ -214,7 +214,7 @@ def test_flops_include_the_teachers_forward_pass():
     student = masked_lm.MaskedLm(
         TINY, config.MaskedLmConfig(segments=SETTINGS.segments)
     )
-    predictions = SETTINGS.masking.predictions(24)
+    predictions = SETTINGS.masking.num_predictions(24)
     forward = flops.encoder(TEACHER, 24, predictions)
     forward += flops.prediction_head(TEACHER, predictions)
     assert distilled().sequence_flops(24) == student.sequence_flops(24) + forward

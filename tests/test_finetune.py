@@ -71,7 +71,7 @@ def test_config_overrides_dropout_and_dtype_of_the_encoder():
     for more in ({}, {"dtype": "bfloat16", "kernels": "off"}):
         asked = config.FinetuneConfig(**changes, **more)
         expected = dataclasses.replace(pretrained, **changes, **more)
-        assert initialise.encoder_config(asked, pretrained) == expected
+        assert initialise.resolve_encoder(asked, pretrained) == expected
 
 
 def test_simple_task_is_learned_and_reported(finetuned, pretrained, task):
@@ -474,7 +474,7 @@ def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch
 
     def begin(asked, folder):
         """Write the config as a run does, and let pretraining save a checkpoint."""
-        source = warm_start.find_source(asked, folder).path
+        source = warm_start.find_checkpoint(asked, folder).path
         assert pathlib.Path(folder).name == f"seed-{asked.seed}"
         begun.append((asked.seed, pathlib.Path(source).name))
         started = config.to_dict(dataclasses.replace(asked, init_from=str(source)))
@@ -581,13 +581,13 @@ def test_no_training_step_is_compiled_for_longer_held_out_rows(
     pretrained, task, tmp_path, monkeypatch
 ):
     """It may need more memory than the device has."""
-    compiled, lower_step = [], programs.lower_step
+    compiled, lower_train_step = [], programs.lower_train_step
 
     def lower_and_note(run, phase, state, batch):
         compiled.append(batch["input_ids"].shape[-1])
-        return lower_step(run, phase, state, batch)
+        return lower_train_step(run, phase, state, batch)
 
-    monkeypatch.setattr(programs, "lower_step", lower_and_note)
+    monkeypatch.setattr(programs, "lower_train_step", lower_and_note)
     longer = tmp_path / "eval.tsv"
     longer.write_text(f"text\tlabel\n{'class ' * 40}\tabout class\n")
     made = make_config(pretrained, task | {"eval": str(longer)}, epochs=0.1)

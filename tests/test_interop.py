@@ -309,7 +309,7 @@ def test_older_names_and_copies_are_read(tmp_path):
     older[f"{decoder}.weight"] = older["embeddings.word_embeddings.weight"]
     older[f"{decoder}.bias"] = older.pop("cls.predictions.bias")
     changed = copy_with(source, tmp_path / "older", older)
-    read = checkpoints.published(changed)
+    read = checkpoints.open_published(changed)
     jax.tree.map(np.testing.assert_array_equal, published.params(changed), expected)
     assert len(read.ignored) == 2
     # `save_model` of safetensors writes a tied array under its first name only.
@@ -317,18 +317,18 @@ def test_older_names_and_copies_are_read(tmp_path):
     del once["embeddings.word_embeddings.weight"]
     alone = copy_with(source, tmp_path / "once", once)
     jax.tree.map(np.testing.assert_array_equal, published.params(alone), expected)
-    assert checkpoints.published(alone).metadata == read.metadata
+    assert checkpoints.open_published(alone).metadata == read.metadata
     # A decoder that differs is an output embedding, which pads the vocabulary, too.
     own = older[f"{decoder}.weight"] = older[f"{decoder}.weight"] + 1
     untied = copy_with(source, tmp_path / "untied", older)
-    read = checkpoints.published(untied)
+    read = checkpoints.open_published(untied)
     assert not read.metadata.encoder.prediction_head.tied
     table = read.parameter("mlm_head/output_embedding")
     assert table.shape == (128, own.shape[1])
     np.testing.assert_array_equal(table[: len(own)], own)
     assert not table[len(own) :].any()
     convert.convert(str(untied), str(tmp_path / "again"), "huggingface")
-    again = checkpoints.published(tmp_path / "again")
+    again = checkpoints.open_published(tmp_path / "again")
     assert again.metadata == read.metadata
     np.testing.assert_array_equal(again.arrays[f"{decoder}.weight"].read(), own)
     # `transformers` computes with the bias of the decoder, if there are two.
@@ -336,7 +336,7 @@ def test_older_names_and_copies_are_read(tmp_path):
     written = published.arrays_of(tmp_path / "again")
     np.testing.assert_array_equal(*(written[name] for name in biases))
     both = older | {biases[0]: older[biases[1]] + 1}
-    bias = checkpoints.published(copy_with(source, tmp_path / "both", both))
+    bias = checkpoints.open_published(copy_with(source, tmp_path / "both", both))
     np.testing.assert_array_equal(
         bias.parameter("mlm_head/output_bias"), read.parameter("mlm_head/output_bias")
     )
@@ -353,7 +353,7 @@ def test_older_configs_of_modernbert_are_read(tmp_path):
     def encoder(removed=(), **values):
         kept = {n: v for n, v in original.items() if n not in removed} | values
         (folder / "config.json").write_text(json.dumps(kept))
-        return checkpoints.published(folder).metadata.encoder
+        return checkpoints.open_published(folder).metadata.encoder
 
     expected = encoder()
     newer = ("layer_types", "rope_parameters")
@@ -384,7 +384,7 @@ def test_scaling_replaces_the_bases_of_eurobert(tmp_path):
     ):
         changed = values | more | {"rope_scaling": scaling}
         (folder / "config.json").write_text(json.dumps(changed))
-        assert checkpoints.published(folder).metadata.encoder.rotary_base == base
+        assert checkpoints.open_published(folder).metadata.encoder.rotary_base == base
 
 
 @pytest.mark.parametrize(
@@ -423,13 +423,13 @@ def test_the_second_name_of_a_value_has_precedence(case, first_names, tmp_path):
 def test_families_with_the_arrays_of_roberta_are_read(model_type, begin, tmp_path):
     for case in ("roberta_masked_lm", "roberta_classification"):
         folder = published.write(case, tmp_path / case)
-        expected = checkpoints.published(folder)
+        expected = checkpoints.open_published(folder)
         values = json.loads((folder / "config.json").read_text())
         (name,) = values["architectures"]
         values["architectures"] = [name.replace("Roberta", begin)]
         values["model_type"] = model_type
         (folder / "config.json").write_text(json.dumps(values))
-        read = checkpoints.published(folder)
+        read = checkpoints.open_published(folder)
         assert read.spec.family.model_type == model_type
         assert (read.metadata, read.shapes) == (expected.metadata, expected.shapes)
         done = convert.convert(str(folder), str(tmp_path / f"{case}2"), "huggingface")
@@ -446,10 +446,10 @@ def copy_with(source, folder, arrays):
 def test_old_flax_checkpoints_are_read(tmp_path):
     for case in ("pretraining", "roberta_masked_lm", "electra_discriminator"):
         folder = published.write(case, tmp_path / case)
-        expected = checkpoints.published(folder)
+        expected = checkpoints.open_published(folder)
         tree = published.write_flax(folder)
         (folder / "model.safetensors").rename(folder / "kept")
-        got = checkpoints.published(folder)
+        got = checkpoints.open_published(folder)
         assert (got.shapes, got.spec) == (expected.shapes, expected.spec)
         (folder / "kept").rename(folder / "model.safetensors")
         for path in expected.shapes:
@@ -459,7 +459,7 @@ def test_old_flax_checkpoints_are_read(tmp_path):
     content = flax.serialization.msgpack_serialize(tree)
     (folder / "flax_model.msgpack").write_bytes(content)
     with pytest.raises(UserError, match="is of type int8; weights must be floating"):
-        checkpoints.published(folder).parameter(path)
+        checkpoints.open_published(folder).parameter(path)
 
 
 def test_safetensors_files(tmp_path):

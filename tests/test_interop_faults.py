@@ -143,7 +143,9 @@ def test_a_config_may_name_one_class_or_none(folder):
     edit(source / "config.json", architectures="BertForSequenceClassification")
     assert checkpoints.read_metadata(source) == expected
     edit(source / "config.json", architectures=None)
-    assert checkpoints.published(source).metadata.config == {"kind": "bare encoder"}
+    assert checkpoints.open_published(source).metadata.config == {
+        "kind": "bare encoder"
+    }
 
 
 def test_kinds_of_positions_are_a_list_or_a_text_of_any_case(folder):
@@ -157,7 +159,7 @@ def test_kinds_of_positions_are_a_list_or_a_text_of_any_case(folder):
 def test_of_some_classes_only_the_encoder_is_read(folder):
     source = folder("electra_tagging")
     edit(source / "config.json", architectures=["ElectraForCausalLM"])
-    read = checkpoints.published(source)
+    read = checkpoints.open_published(source)
     assert read.metadata.config == {"kind": "bare encoder"}
     assert {path.split("/")[0] for path in read.shapes} == {"encoder"}
 
@@ -169,7 +171,9 @@ def test_classifiers_of_several_labels_or_numbers_are_refused(folder):
         message = f"problem_type is '{problem}', with 3 outputs; .* set architectures"
         refused(source, message)
     edit(source / "config.json", architectures=["BertModel"])
-    assert checkpoints.published(source).metadata.config == {"kind": "bare encoder"}
+    assert checkpoints.open_published(source).metadata.config == {
+        "kind": "bare encoder"
+    }
 
 
 def test_weights_that_are_no_finite_numbers_are_refused(folder, tmp_path):
@@ -485,8 +489,8 @@ def test_pipelines_may_pad_or_add_no_special_tokens(folder):
 
 
 def test_other_folders_are_read_as_native_checkpoints(tmp_path):
-    assert checkpoints.published(tmp_path) is None
-    assert checkpoints.published(tmp_path / "nothing") is None
+    assert checkpoints.open_published(tmp_path) is None
+    assert checkpoints.open_published(tmp_path / "nothing") is None
     refused(tmp_path, "holds no complete checkpoint")
     (tmp_path / "config.json").write_text("{}")
     refused(tmp_path, "holds no complete checkpoint")

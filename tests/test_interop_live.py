@@ -201,7 +201,7 @@ def test_bases_of_ultrabert_without_values_are_those_of_transformers(tmp_path):
         (folder / "config.json").write_text(json.dumps(values | changes))
         theirs = transformers.AutoConfig.from_pretrained(folder).rope_parameters
         assert tuple(theirs[kind]["rope_theta"] for kind in kinds) == expected
-        encoder = checkpoints.published(folder).metadata.encoder
+        encoder = checkpoints.open_published(folder).metadata.encoder
         assert (encoder.rotary_base, encoder.local_rotary_base) == expected
 
 

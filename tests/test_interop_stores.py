@@ -84,14 +84,14 @@ def test_old_flax_checkpoints_in_a_store_are_read(url, tmp_path):
     published.write_flax(folder)
     (folder / "model.safetensors").unlink()
     upload(folder, url)
-    here, there = checkpoints.published(folder), checkpoints.published(url)
+    here, there = checkpoints.open_published(folder), checkpoints.open_published(url)
     assert there.fingerprint() == here.fingerprint() and there.shapes == here.shapes
 
 
 def test_changed_files_are_read_again_beside_a_broken_link(tmp_path):
     folder = published.write("classification", tmp_path / "published")
     (folder / ".#config.json").symlink_to("nowhere")  # as Emacs makes
-    checkpoints.published(folder)
+    checkpoints.open_published(folder)
     config = folder / "config.json"
     config.write_text(config.read_text().replace("no side", "none"))
     assert "none" in checkpoints.read_metadata(folder).task["labels"]
@@ -103,15 +103,15 @@ def test_messages_name_the_url(url, tmp_path):
     shard.unlink()
     upload(folder, url)
     with pytest.raises(UserError, match=f"^{url} has no {shard.name}, one of 5"):
-        checkpoints.published(url)
+        checkpoints.open_published(url)
     Gcs().pipe_file(f"{url}x/config.json", (folder / "config.json").read_bytes())
     Gcs().pipe_file(f"{url}x/pytorch_model.bin", b"x")
     with pytest.raises(UserError, match=f"{url}x/pytorch_model.bin is a pickle"):
-        checkpoints.published(f"{url}x")
+        checkpoints.open_published(f"{url}x")
     # A native workdir, and a missing folder.
     Gcs().pipe_file(f"{url}y/config.json", b'{"encoder": {}}')
-    assert checkpoints.published(f"{url}y") is None
-    assert checkpoints.published(f"{url}z") is None
+    assert checkpoints.open_published(f"{url}y") is None
+    assert checkpoints.open_published(f"{url}z") is None
 
 
 class HttpError(Exception):
@@ -146,7 +146,7 @@ def test_failures_of_a_store_and_of_the_disk_are_told_apart(
 
     monkeypatch.setattr(Gcs, request_name, fail)
     with pytest.raises(kind, match=message) as error:
-        checkpoints.published(url)
+        checkpoints.open_published(url)
     assert (url in str(error.value)) == (message == UNREACHABLE)
 
 

@@ -92,11 +92,11 @@ def wrapped(flags, number):
         f"{STUCK}\n"
         "from bert_jax.run import command_line, pretrain\n"
         "from bert_jax.training import programs\n"
-        "lower = programs.lower_step\n"
-        "def lower_step(run, phase, *arguments):\n"
+        "lower = programs.lower_train_step\n"
+        "def lower_train_step(run, phase, *arguments):\n"
         f"    is_stuck = phase is run.phases[{number}]\n"
         "    return stuck() if is_stuck else lower(run, phase, *arguments)\n"
-        "programs.lower_step = lower_step\n"
+        "programs.lower_train_step = lower_train_step\n"
         "command_line.main(pretrain.main, pretrain.define_flags)\n"
     )
     return [sys.executable, "-c", script, *flags]

@@ -60,7 +60,7 @@ def test_a_ledger_adds_up_over_starts(clock):
 
     clock.time = 1100.0
     second = goodput.Ledger()
-    second.continue_from(entry, first_start=990.0)
+    second.add_earlier_starts(entry, first_start=990.0)
     clock.time = 1110.0  # init: 10 more
     shares = second.fractions()
     expected = {"init": 25, "compile": 20, "step": 30, "data_wait": 5, "lost": 40}
@@ -71,11 +71,11 @@ def test_a_ledger_adds_up_over_starts(clock):
     assert second.describe().startswith("120 s in all: lost 33.3%, step 25.0%")
     # A run that is done loses nothing more when it is started again.
     done = goodput.Ledger()
-    done.continue_from(entry, first_start=990.0, is_done=True)
+    done.add_earlier_starts(entry, first_start=990.0, is_done=True)
     assert done.fractions()["time_fraction_lost"] == 0
     # Without a checkpoint, all was lost.
     third = goodput.Ledger()
-    third.continue_from({}, first_start=800.0)
+    third.add_earlier_starts({}, first_start=800.0)
     clock.time = 1210.0
     assert third.fractions()["time_fraction_lost"] == pytest.approx(310 / 410)
 
@@ -95,10 +95,10 @@ def small_config(corpus, steps=10, optimizer=None, **run):
 def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):
     """A step's report is read when later steps are on their way."""
     events = []
-    lower_step = programs.lower_step
+    lower_train_step = programs.lower_train_step
 
-    def recording_lower_step(*arguments):
-        compiled = lower_step(*arguments).compile()
+    def recording_lower_train_step(*arguments):
+        compiled = lower_train_step(*arguments).compile()
         count = iter(range(1, 100))
 
         def run_step(*inputs):
@@ -110,7 +110,7 @@ def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):
     def recording_write(self, step, split, values):
         events.append((split, step))
 
-    monkeypatch.setattr(programs, "lower_step", recording_lower_step)
+    monkeypatch.setattr(programs, "lower_train_step", recording_lower_train_step)
     monkeypatch.setattr(reporting.Reporter, "write", recording_write)
     options = {"log_every": 1, "eval_every": 0, "checkpoint_every": 6}
     pretraining.pretrain(small_config(corpus, **options), str(tmp_path / "run"))
@@ -186,7 +186,7 @@ def test_evaluation_loops_over_the_micro_batches_of_its_phase(corpus):
         run = pretraining.make_run(values, sharding.make_mesh(values.mesh), [corpus])
         (phase,) = run.phases
         params, shapes = run.state_shapes.params, run.batch_shapes(phase, 16)
-        text = programs.lower_eval(run, phase, params, shapes).as_text()
+        text = programs.lower_eval_step(run, phase, params, shapes).as_text()
         loops.append(text.count("stablehlo.while"))
     assert loops[1] == loops[0] + 1
 
@@ -243,7 +243,7 @@ def window(clock, monkeypatch):
     run = types.SimpleNamespace(mesh=mesh, flops=lambda *_: 1e9)
     ledger = goodput.Ledger()
     ledger.switch("step")
-    window = throughput.Window(run, ledger)
+    window = throughput.ThroughputMeter(run, ledger)
     window.begin_phase(types.SimpleNamespace(lengths=(8,), batch_size=4))
 
     def count(steps, seconds):
@@ -290,7 +290,7 @@ def test_reports_to_slow_storage_are_no_steps(clock):
     ledger = goodput.Ledger()
     ledger.switch("step")
     training = types.SimpleNamespace(
-        _run=types.SimpleNamespace(best="loss", total_steps=9),
+        _run=types.SimpleNamespace(best_metric="loss", total_steps=9),
         _phase=types.SimpleNamespace(name="only"),
         _data=types.SimpleNamespace(held_out=[None]),
         _done=1,
@@ -442,7 +442,7 @@ def test_an_evaluation_that_is_better_than_all_before_is_the_best():
     def is_best(name, value, *earlier):
         records = {step: {name: x} for step, x in enumerate(earlier)}
         reporter = types.SimpleNamespace(records=lambda split: records)
-        run = types.SimpleNamespace(best=name)
+        run = types.SimpleNamespace(best_metric=name)
         training = types.SimpleNamespace(_run=run, _reporter=reporter)
         return loop.Loop._is_best(training, value)
 

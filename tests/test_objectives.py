@@ -223,7 +223,7 @@ def test_flops_of_bert_match_published_numbers(size, length, expected):
             num_layers=24, hidden_size=1024, num_heads=16, intermediate_size=4096
         )
     objective = masked_lm.MaskedLm(encoder)
-    predictions = objective.config.masking.predictions(length)
+    predictions = objective.config.masking.num_predictions(length)
     # Published numbers have the last layer at all positions.
     d = encoder.hidden_size
     left_out = length - predictions - 1

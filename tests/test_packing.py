@@ -94,7 +94,7 @@ def test_there_is_a_slot_for_each_prediction(convention):
             rate=rate, eval_rate=rate, convention=convention
         )
         for length, examples in ((8, 2), (128, 40), (512, 8)):
-            slots = masking.predictions(length, examples)
+            slots = masking.num_predictions(length, examples)
             for _ in range(100):
                 cuts = rng.integers(0, length + 1, examples - 1)
                 sizes = np.diff([0, *np.sort(cuts), length])

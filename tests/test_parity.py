@@ -44,7 +44,7 @@ def read(case):
     The loop over layers compiles faster.
     """
     folder = published.folder(case)
-    stored = checkpoints.published(folder)
+    stored = checkpoints.open_published(folder)
     encoder = dataclasses.replace(stored.metadata.encoder, scan_layers=True)
     return stored, published.params(folder), encoder
 

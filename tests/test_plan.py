@@ -548,7 +548,7 @@ def test_search_needs_few_compilations(start, most, monkeypatch):
         return dataclasses.replace(fake, memory=memory, evaluation=memory)
 
     monkeypatch.setattr(plan.Planner, "plan_phase", compiled)
-    monkeypatch.setattr(sharding, "batch_parts", lambda mesh: 8)
+    monkeypatch.setattr(sharding, "num_batch_shards", lambda mesh: 8)
     got = fake_plan(fake_phase())
     config = tiny(phase={"batch_size": start})
     trials = list(search.search(planner(), config, got, said.append))

@@ -31,7 +31,7 @@ def test_processes_read_each_published_array_once(tmp_path):
     command = [sys.executable, str(script), str(folder), str(tmp_path)]
     runs.succeed(runs.launch(2, 2, command))
     about = [json.loads((tmp_path / f"{p}.json").read_text()) for p in range(2)]
-    names = checkpoints.published(folder).arrays
+    names = checkpoints.open_published(folder).arrays
     assert not any(each["new"] for each in about)
     assert about[0]["fingerprint"] == about[1]["fingerprint"]
     for each in about:
@@ -128,7 +128,7 @@ def test_a_slow_host_shows(corpus, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slow", ["programs.lower_step", "saving.Saver.compile"])
+@pytest.mark.parametrize("slow", ["programs.lower_train_step", "saving.Saver.compile"])
 def test_a_process_may_compile_for_longer_than_gloo_waits(slow, corpus, tmp_path):
     """Gloo gives up after 30 seconds if one process is late."""
     wrapper = (

@@ -194,13 +194,13 @@ def test_sentencepiece_of_fairseq(settings, config, added, cls, documents, tmp_p
 
 def test_the_files_of_a_eurobert(tmp_path):
     folder = published.write("eurobert_classification", tmp_path / "model")
-    expected = checkpoints.published(folder).metadata
+    expected = checkpoints.open_published(folder).metadata
     pooling = expected.encoder.pooler.pooling
     names = (*SIZES, "id2label", "label2id")
     for given, read in (("late", "late_mean"), ("mean", "mean"), ("bos", "cls")):
         values = CONFIGS["eurobert:210m"] | {"rope_theta": 500, "clf_pooling": given}
         write_config(folder, values, names)
-        got = checkpoints.published(folder).metadata
+        got = checkpoints.open_published(folder).metadata
         assert got.encoder.pooler.pooling == read
         assert (got == expected) == (read == pooling)
 
@@ -226,11 +226,11 @@ def test_the_files_of_a_nomicbert(tmp_path):
     head = expected["mlm_head"]
     del head["output_bias"], head["transform"]["bias"]
     jax.tree.map(np.testing.assert_array_equal, published.params(folder), expected)
-    read = checkpoints.published(folder)
+    read = checkpoints.open_published(folder)
     encoder = read.metadata.encoder
     assert read.spec.name == "NomicBertForMaskedLM"
     assert not (encoder.prediction_head.bias or encoder.prediction_head.output_bias)
-    native = checkpoints.published(published.folder("nomicbert_masked_lm"))
+    native = checkpoints.open_published(published.folder("nomicbert_masked_lm"))
     same = native.metadata.encoder.prediction_head
     assert dataclasses.replace(encoder, prediction_head=same) == native.metadata.encoder
     assert len(prediction.load(str(folder)).fill(["aa [MASK]"], top=3)[0][0]) == 3
@@ -241,4 +241,4 @@ def test_the_files_of_a_nomicbert(tmp_path):
     for name, value in (("rotary_scaling_factor", 2), ("mlp_fc1_bias", True)):
         write_config(folder, values | {name: value})
         with pytest.raises(UserError, match=f"{name} is {value}; bert_jax supports"):
-            checkpoints.published(folder)
+            checkpoints.open_published(folder)

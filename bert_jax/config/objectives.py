@@ -50,7 +50,7 @@ class MaskingConfig:
                 "than 1"
             )
 
-    def predictions(self, length: int, examples: int = 1) -> int:
+    def num_predictions(self, length: int, examples: int = 1) -> int:
         """Return the largest number of predictions in a row: P of a batch."""
         # Round first: 0.1 * 30 is a little more than 3.
         wanted = math.ceil(round(max(self.rate, self.eval_rate) * length, 6))
@@ -247,7 +247,7 @@ class PermutationLmConfig:
     # Maximum number of tokens in a predicted span.
     max_span: int = field(5, at_least=1)
 
-    def predictions(self, length: int) -> int:
+    def num_predictions(self, length: int) -> int:
         """Return the largest number of predictions in a row: P of a batch."""
         return max(1, (length - 1) // self.context)
 

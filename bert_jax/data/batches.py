@@ -205,7 +205,7 @@ class _Group:
                 if self.mixing is None or (counts != self.mixing.counts).any():
                     left = self.mixing.leftover(self._begin) if self.mixing else None
                     key = random_bits.fold_in(key_of(i), random_bits.Purpose.MIXING)
-                    self.mixing, self._begin = mixing.Mixing(counts, key, left), 0
+                    self.mixing, self._begin = mixing.MixtureOrder(counts, key, left), 0
             if i < phase:
                 shape = config.phases[i]
                 self._begin += shape.steps * shape.batch_size // num_groups

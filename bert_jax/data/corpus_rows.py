@@ -102,11 +102,12 @@ class CorpusRows:
         self._packing = None
         if is_packed:
             mask = objective.masking
+            predictions = mask.num_predictions(length, max_examples) if mask else 0
             self._packing = packing.Packing(
                 self._segments.sizes,
                 length=length,
                 max_examples=max_examples,
-                max_predictions=mask.predictions(length, max_examples) if mask else 0,
+                max_predictions=predictions,
                 pad_id=corpus.tokenizer.pad_id,
                 key=random_bits.fold_in(key, Purpose.PACKING),
             )

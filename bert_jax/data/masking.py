@@ -70,7 +70,7 @@ class Masking:
         self._rate = config.eval_rate if held_out else config.rate
         self._length = length
         self._column_bits = (length - 1).bit_length()
-        self._max_predictions = config.predictions(length)
+        self._max_predictions = config.num_predictions(length)
         self._tokenizer = tokenizer
         self._begins_word = tf.constant(tokenizer.begins_word)
         ids = np.arange(tokenizer.vocab_size, dtype=np.int32)

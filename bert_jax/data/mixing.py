@@ -33,7 +33,7 @@ class Leftover(NamedTuple):
     next_row: list[int]  # first row to take after these
 
 
-class Mixing:
+class MixtureOrder:
     """Order of the rows of several corpora."""
 
     def __init__(self, counts: np.ndarray, key: tf.Tensor, leftover: Leftover | None):

@@ -47,7 +47,7 @@ class Permutations:
     ):
         self._config = config
         self._length = length
-        self._max_predictions = config.predictions(length)
+        self._max_predictions = config.num_predictions(length)
         self._special = tokenizer.cls_id, tokenizer.sep_id
         self._pad_id = tokenizer.pad_id
 

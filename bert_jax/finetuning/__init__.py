@@ -57,7 +57,7 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
       UserError: Config, files, checkpoint, devices or workdir are invalid.
       Interrupted: The run was asked to stop, and has saved a checkpoint.
     """
-    with session.prepare(config):
+    with session.reading_inputs(config):
         _check_repeats(config.repeats, storage.path(folder))
     if config.repeats == 1:
         return _finetune_once(config, folder)[1]
@@ -65,7 +65,7 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
     # Later seeds begin with the same checkpoint, even if there is a newer one by then.
     with processes.raise_in_all():
         first = str(storage.path(folder) / f"seed-{config.seed}")
-        source = warm_start.find_source(config, first)
+        source = warm_start.find_checkpoint(config, first)
     config = dataclasses.replace(config, init_from=str(source.path))
     with _compiling_once():
         for seed in range(config.seed, config.seed + config.repeats):
@@ -146,10 +146,10 @@ def _finetune_once(
     config: config_lib.FinetuneConfig, folder: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run once. Return the scores and the content of results.json."""
-    with session.prepare(config) as ledger:
-        source = warm_start.find_source(config, folder)
+    with session.reading_inputs(config) as ledger:
+        source = warm_start.find_checkpoint(config, folder)
         tokenizer = source.metadata.tokenizer
-        encoder = initialise.encoder_config(config, source.metadata.encoder)
+        encoder = initialise.resolve_encoder(config, source.metadata.encoder)
         task = TASKS[config.task.kind](config.task, tokenizer)
     config = config_lib.fill_in(
         dataclasses.replace(config, init_from=str(source.path)),
@@ -164,7 +164,7 @@ def _finetune_once(
         change = functools.partial(
             initialise.load_initial_params, config, run, source.path
         )
-        state = session.train(opened, change, more_follows=True)
+        state = session.train(opened, change, exit_on_late_stop=True)
         (phase,) = run.phases
         engine.params = state.params
         rows_at_once = phase.batch_size // phase.micro_batches
@@ -243,7 +243,7 @@ def make_run(
             f"{steps:,}, to choose from; pass --config.loop.eval_every="
             f"{math.ceil(steps / 5)}, for example, to evaluate earlier, too"
         )
-    frozen = initialise.is_frozen if config.frozen else None
+    is_frozen = initialise.is_frozen if config.frozen else None
     schedule = optimizer.make_schedule(config.optimizer, steps)
     lengths, held_out_lengths = batches.lengths(config, task)
     engine = inference.Engine(objective, None, mesh, lengths + held_out_lengths)
@@ -260,14 +260,16 @@ def make_run(
         ),
     )
     run = Run(
-        optimizer=optimizer.make_optimizer(config.optimizer, schedule, frozen=frozen),
+        optimizer=optimizer.make_optimizer(
+            config.optimizer, schedule, is_frozen=is_frozen
+        ),
         schedule=schedule,
         phases=(phase,),
         config=config,
         mesh=mesh,
         encoders={"encoder": encoder},
-        frozen=frozen,
-        best=config.keep_best,
+        is_frozen=is_frozen,
+        best_metric=config.keep_best,
     )
     return run, engine
 

@@ -16,7 +16,7 @@ from bert_jax.training import step as step_lib
 from bert_jax.training.run_description import Run
 
 
-def encoder_config(
+def resolve_encoder(
     config: config_lib.FinetuneConfig, encoder: config_lib.EncoderConfig
 ) -> config_lib.EncoderConfig:
     """Return the config of a pretrained encoder with the overrides of `FinetuneConfig`.
@@ -52,7 +52,7 @@ def load_initial_params(
     # The head is new, even if the checkpoint has one of the same name.
     loaded = checkpoints.load_params(source, {"encoder": shapes["encoder"]})
     new = parameters.flatten(shapes).keys() - loaded.params.keys()
-    processes.say(dataclasses.replace(loaded, new=sorted(new)).describe(source))
+    processes.say(dataclasses.replace(loaded, missing=sorted(new)).describe(source))
     params = restore.merge(state.params, loaded)
     if config.reinit_layers:
         processes.say(f"  reinitialised: pooler and top {config.reinit_layers} layers")

@@ -32,7 +32,7 @@ _INIT = operator.attrgetter("init_from", "init_fingerprint")
 _UNREAD = re.compile(r"\.(bin|pt|pth|h5|msgpack|onnx|ot|gguf)$")
 
 
-def published(path: str | os.PathLike) -> Published | None:
+def open_published(path: str | os.PathLike) -> Published | None:
     """Open a checkpoint of another project. Return None for anything else.
 
     The result is cached until the files change. Files in a store are copied to the
@@ -105,12 +105,12 @@ def _read_remote(
         safetensors = huggingface_folder.ARRAYS, huggingface_folder.INDEX
         has_safetensors = any((copies / file).exists() for file in safetensors)
         for path, file in paths.items():
-            belongs_to_another = read is tensorflow.read and (
-                tensorflow.belongs_to_another(local, path.name)
+            is_part_of_other_checkpoint = read is tensorflow.read and (
+                tensorflow.is_part_of_other_checkpoint(local, path.name)
             )
             is_flax = path.name == huggingface_folder.FLAX and not has_safetensors
             is_read = is_flax or not _UNREAD.search(path.name)
-            if is_read and not belongs_to_another:
+            if is_read and not is_part_of_other_checkpoint:
                 _copy(file, path)
         made = _read_local(local, *_state(copies))
     except UserError as error:
@@ -130,13 +130,13 @@ def _writing_copies() -> contextlib.AbstractContextManager[None]:
 
 def find(path: str | os.PathLike) -> epath.Path:
     """Return the checkpoint at `path`; see `restore.find` and `published`."""
-    other = published(path)
+    other = open_published(path)
     return restore.absolute(other.source) if other else restore.find(path)
 
 
 def exists(source: epath.Path) -> bool:
     """Return whether a checkpoint that was found still exists."""
-    return published(source) is not None or source.exists()
+    return open_published(source) is not None or source.exists()
 
 
 def initial_checkpoint(
@@ -172,18 +172,18 @@ def initial_checkpoint(
 
 def read_metadata(source: epath.Path) -> metadata_lib.Metadata:
     """See `restore.read_metadata`."""
-    other = published(source)
+    other = open_published(source)
     return other.metadata if other else restore.read_metadata(source)
 
 
 def fingerprint(source: epath.Path) -> str:
     """See `restore.fingerprint`."""
-    if other := published(source):
+    if other := open_published(source):
         return processes.call_on_main(other.fingerprint)
     return restore.fingerprint(source)
 
 
-def load_params(source: epath.Path, shapes: Any) -> restore.Loaded:
+def load_params(source: epath.Path, shapes: Any) -> restore.LoadedParams:
     """See `restore.load_params`."""
-    other = published(source)
+    other = open_published(source)
     return other.load_params(shapes) if other else restore.load_params(source, shapes)

@@ -87,18 +87,18 @@ def read(path: pathlib.Path) -> ConfigFile:
             f"{path}: unknown class {name!r} in architectures; for {family.title}, "
             f"bert_jax reads {', '.join(known)}"
         )
-    return ConfigFile(file, family, name, encoder(file, ACTIVATIONS, family))
+    return ConfigFile(file, family, name, parse_encoder(file, ACTIVATIONS, family))
 
 
 def read_tensorflow(path: pathlib.Path, family: Family) -> ConfigFile:
     """Read the config of a BERT or an ALBERT in TensorFlow; see `read`."""
     file = JsonFile(path, json_files.read(path))
-    config = encoder(file, TENSORFLOW_ACTIVATIONS, family)
+    config = parse_encoder(file, TENSORFLOW_ACTIVATIONS, family)
     # Only run_classifier.py has variables named output_weights.
     return ConfigFile(file, family, family.class_name(CLASSIFICATION), config)
 
 
-def encoder(
+def parse_encoder(
     file: JsonFile, activations: dict[str, str], family: Family
 ) -> config_lib.EncoderConfig:
     """Return the config of an encoder, with dtype float32.
@@ -182,7 +182,7 @@ def check_export(spec: ModelSpec) -> None:
       UserError: Reading the file back would give another encoder.
     """
     file = JsonFile(pathlib.Path("config.json"), to_huggingface(spec))
-    read = encoder(file, ACTIVATIONS, spec.family)
+    read = parse_encoder(file, ACTIVATIONS, spec.family)
     written = _architecture(spec.encoder, spec)
     differences = "; ".join(
         f"encoder.{name}={value!r} only, got {written[name]!r}"

@@ -70,27 +70,29 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
 def export(checkpoint: LazyCheckpoint, folder: str, to: str = "") -> Converted:
     """Convert a checkpoint that is open; see `convert`."""
     to = to or ("native" if checkpoint.spec else "huggingface")
-    spec = checkpoint.spec if to == "native" else lazy_checkpoint.spec_of(checkpoint)
+    spec = (
+        checkpoint.spec if to == "native" else lazy_checkpoint.export_spec(checkpoint)
+    )
     if to == "native":
         written, kept = write_native(checkpoint, folder), set(checkpoint.params)
     else:
-        generator = lazy_checkpoint.generator(checkpoint)
+        generator = lazy_checkpoint.extract_generator(checkpoint)
         checkpoint = lazy_checkpoint.with_summed_embeddings(checkpoint)
         paths = checkpoint.params
         kept = {path for path in paths if huggingface.has_parameter(path, spec)}
         write = _huggingface if to == "huggingface" else _tensorflow
         new = output.check(folder)
-        with output.complete_or_not_at_all(new, _LAST[to]) as temporary:
+        with output.atomic_folder(new, _LAST[to]) as temporary:
             written = write(checkpoint, spec, temporary)
             if generator:
                 (temporary / GENERATOR).mkdir()
                 names = write(
                     generator,
-                    lazy_checkpoint.spec_of(generator),
+                    lazy_checkpoint.export_spec(generator),
                     temporary / GENERATOR,
                 )
                 written += [f"{GENERATOR}/{name}" for name in names]
-                kept |= set(filter(lazy_checkpoint.is_of_generator, paths))
+                kept |= set(filter(lazy_checkpoint.is_generator_parameter, paths))
     ignored = [*sorted(checkpoint.params.keys() - kept), *checkpoint.ignored]
     if not spec:
         return Converted("", written, [], ignored)
@@ -190,7 +192,7 @@ def write_native(checkpoint: LazyCheckpoint, folder: str) -> list[str]:
       UserError: The folder cannot be written.
     """
     new, arrays = output.check(folder, local=True), checkpoint.params
-    with output.complete_or_not_at_all(new, "") as temporary:
+    with output.atomic_folder(new, "") as temporary:
         # One at a time, because each is in memory twice while it is copied; the largest
         # first, while memory is still empty.
         params = {

@@ -38,7 +38,7 @@ def read(source: str) -> LazyCheckpoint:
     Raises:
       UserError: The checkpoint is unusable.
     """
-    if other := checkpoints.published(source):
+    if other := checkpoints.open_published(source):
         params = {
             path: LazyArray(leaf.shape, functools.partial(other.parameter, path))
             for path, leaf in sorted(other.shapes.items())
@@ -80,17 +80,17 @@ def with_summed_embeddings(checkpoint: LazyCheckpoint) -> LazyCheckpoint:
     return dataclasses.replace(checkpoint, params=params)
 
 
-def is_of_generator(path: str) -> bool:
+def is_generator_parameter(path: str) -> bool:
     """Return whether a parameter belongs to an ELECTRA's generator alone."""
     return path.startswith(tuple(_GENERATOR))
 
 
-def generator(checkpoint: LazyCheckpoint) -> LazyCheckpoint | None:
+def extract_generator(checkpoint: LazyCheckpoint) -> LazyCheckpoint | None:
     """Return the generator of an ELECTRA, as a masked language model.
 
     The result is None if there is no generator, or no class of `transformers` for it.
     """
-    if not any(map(is_of_generator, checkpoint.params)):
+    if not any(map(is_generator_parameter, checkpoint.params)):
         return None
     objective = config_lib.from_dict(
         config_lib.ReplacedTokensConfig, checkpoint.metadata.config["objective"]
@@ -110,13 +110,13 @@ def generator(checkpoint: LazyCheckpoint) -> LazyCheckpoint | None:
     )
     generator = LazyCheckpoint(checkpoint.source, metadata, params)
     try:
-        spec_of(generator)
+        export_spec(generator)
     except UserError:
         return None
     return generator
 
 
-def spec_of(checkpoint: LazyCheckpoint) -> huggingface.ModelSpec:
+def export_spec(checkpoint: LazyCheckpoint) -> huggingface.ModelSpec:
     """Return the class of `transformers` that a checkpoint is exported as.
 
     Raises:

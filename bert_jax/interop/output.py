@@ -35,7 +35,7 @@ def check(output: str, *, local: bool = False) -> storage.Path:
 
 
 @contextlib.contextmanager
-def complete_or_not_at_all(folder: storage.Path, last: str) -> Iterator[pathlib.Path]:
+def atomic_folder(folder: storage.Path, last: str) -> Iterator[pathlib.Path]:
     """Write a folder in a temporary place, and publish it when the block succeeds.
 
     A local folder is renamed. A store cannot rename, so the file that marks a

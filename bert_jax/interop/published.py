@@ -74,7 +74,7 @@ class Published:
             raise UserError(f"{self.source}: {name} has NaN or infinite values")
         return array
 
-    def load_params(self, shapes: Any) -> restore.Loaded:
+    def load_params(self, shapes: Any) -> restore.LoadedParams:
         wanted = parameters.flatten(shapes)
         params: dict[str, jax.Array] = {}
         used: set[str] = set()
@@ -89,9 +89,9 @@ class Published:
                     value.shape, leaf.sharding, value.__getitem__
                 )
                 used.update(huggingface.names(path, self.spec))
-        return restore.Loaded(
+        return restore.LoadedParams(
             params=params,
-            new=sorted(wanted.keys() - params.keys()),
+            missing=sorted(wanted.keys() - params.keys()),
             ignored=[*sorted(self.arrays.keys() - used), *self.ignored],
         )
 

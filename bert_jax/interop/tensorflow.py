@@ -71,7 +71,7 @@ def is_checkpoint(path: pathlib.Path) -> bool:
     return _index(path) is not None or any((path / name).exists() for name in names)
 
 
-def belongs_to_another(path: pathlib.Path, name: str) -> bool:
+def is_part_of_other_checkpoint(path: pathlib.Path, name: str) -> bool:
     """Return whether a file in the folder belongs to another checkpoint."""
     index = _index(path)
     return ".ckpt" in name and not (index and name.startswith(f"{index.stem}."))
@@ -142,7 +142,7 @@ def _config_of_electra(
         "hidden_act": "gelu",  # exact, as in modeling.py there
     }
     file = json_files.JsonFile(path, values)
-    encoder = configs.encoder(file, ACTIVATIONS, ELECTRA)
+    encoder = configs.parse_encoder(file, ACTIVATIONS, ELECTRA)
     return configs.ConfigFile(file, ELECTRA, "", encoder)
 
 

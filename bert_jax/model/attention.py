@@ -54,8 +54,8 @@ class SelfAttention(nn.Module):
         query, query_bias = project(queries, "query", c.num_heads)  # [B, P, H, K]
         key, key_bias = project(x, "key", c.key_value_heads)  # [B, L, G, K]
         value, value_bias = project(x, "value", c.key_value_heads)
-        sources, biases = (query, key, value), (query_bias, key_bias, value_bias)
-        arguments = c, sources, biases, pattern, rotations
+        projections, biases = (query, key, value), (query_bias, key_bias, value_bias)
+        arguments = c, projections, biases, pattern, rotations
         context = kernels.attend(*arguments, dropout_keys, query_positions)
         output = attention_output(c, c.linear_bias)
         product, bias = output.product_and_bias(context)  # [B, P, D]

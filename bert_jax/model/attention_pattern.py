@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Int
 
 # Score of a key that a query does not see. The softmax gives it probability 0 if the
 # query sees any key.
-HIDDEN_SCORE = -1e9
+MASKED_SCORE = -1e9
 
 
 @jax.tree_util.register_dataclass

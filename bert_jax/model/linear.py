@@ -31,7 +31,7 @@ class Linear(nn.Module):
         """Return the product, in float32, and the bias, which the caller adds.
 
         For callers that fuse adding the bias with their next operation. `may_round`
-        is whether they round the sum to the encoder's type (`products.dot`).
+        is whether they round the sum to the encoder's type (`products.einsum_float32`).
         """
         c = self.config
         stddev = c.initializer_range

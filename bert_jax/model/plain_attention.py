@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import dropout, products
-from bert_jax.model.attention_pattern import HIDDEN_SCORE
+from bert_jax.model.attention_pattern import MASKED_SCORE
 
 
 def dropout_keys(
@@ -46,21 +46,21 @@ def probabilities(
 
     Queries that see no key have probabilities 0.
     """
-    scores = products.dot("bhlk,bhmk->bhlm", query, key)  # [B, H, L, M]
+    scores = products.einsum_float32("bhlk,bhmk->bhlm", query, key)  # [B, H, L, M]
     if added_scores is not None:
         scores = scores + added_scores
-    scores = jnp.where(mask, scores * query.shape[-1] ** -0.5, HIDDEN_SCORE)
+    scores = jnp.where(mask, scores * query.shape[-1] ** -0.5, MASKED_SCORE)
     highest = jnp.max(scores, axis=-1, keepdims=True)  # [B, H, L, 1]
     exponentials = jnp.exp(scores - highest)
     total = jnp.sum(exponentials, axis=-1, keepdims=True)
-    sees_nothing = highest < 0.5 * HIDDEN_SCORE
+    sees_nothing = highest < 0.5 * MASKED_SCORE
     return exponentials / jnp.where(sees_nothing, jnp.inf, total)
 
 
 def attend_with_scores(
     config: config_lib.EncoderConfig,
     prepare: Callable[..., tuple[jax.Array, ...]],
-    sources: tuple[Any, ...],
+    projections: tuple[Any, ...],
     value: Float[Array, "B M H K"],
     mask: Bool[Array, "#B 1 #L M"],
     dropout_keys: UInt32[Array, "B ..."] | None,
@@ -68,22 +68,23 @@ def attend_with_scores(
 ) -> tuple[Float[Array, "B L H K"], Float[Array, "B H L M"] | None]:
     """Return the result of `attend`, and the probabilities before dropout, or None.
 
-    `prepare` maps the sources to queries [B, H, L, K], keys [B, H, M, K], and scores to
-    add to their products. With `remat="attention"`, the backward pass calls it again.
+    `prepare` maps the projections to queries [B, H, L, K], keys [B, H, M, K], and
+    scores to add to their products. With `remat="attention"`, the backward pass calls
+    it again.
     """
 
-    def context(value, *sources):
-        query, key, added = prepare(*sources)
+    def context(value, *projections):
+        query, key, added = prepare(*projections)
         value, rate = value.swapaxes(1, 2), config.attention_dropout_rate
         result = attend(query, key, value, mask, dropout_keys, rate, added)
         return result.swapaxes(1, 2)
 
     if config.remat == "attention":
         context = jax.checkpoint(context)
-    result = context(value, *sources)
+    result = context(value, *projections)
     if not return_probabilities:
         return result, None
-    query, key, added = prepare(*sources)
+    query, key, added = prepare(*projections)
     return result, probabilities(query, key, mask, added)
 
 
@@ -113,7 +114,7 @@ def attend(
 def _forward(query, key, value, mask, dropout_keys, rate, added_scores):
     p = probabilities(query, key, mask, added_scores).astype(value.dtype)
     dropped = dropout.dropout(p, rate, dropout_keys)
-    context = products.dot("bhlm,bhmk->bhlk", dropped, value)  # [B, H, L, K]
+    context = products.einsum_float32("bhlm,bhmk->bhlk", dropped, value)  # [B, H, L, K]
     like_added = None if added_scores is None else added_scores[:0]
     residuals = query, key, value, p, dropout_keys, like_added
     return context.astype(value.dtype), residuals
@@ -122,7 +123,7 @@ def _forward(query, key, value, mask, dropout_keys, rate, added_scores):
 def _backward(rate, residuals, g):
     query, key, value, p, dropout_keys, like_added = residuals
     dropped = dropout.dropout(p, rate, dropout_keys)
-    d_dropped = products.dot("bhlk,bhmk->bhlm", g, value)  # [B, H, L, M]
+    d_dropped = products.einsum_float32("bhlk,bhmk->bhlm", g, value)  # [B, H, L, M]
     d_probabilities = dropout.dropout(d_dropped, rate, dropout_keys)
     # The derivative of softmax, p (dp - sum(p dp)), is 0 where p is 0.
     p = p.astype(jnp.float32)
@@ -130,7 +131,7 @@ def _backward(rate, residuals, g):
     d_scores = p * (d_probabilities - inner) * query.shape[-1] ** -0.5
     d_added = None if like_added is None else d_scores
     d_scores = d_scores.astype(query.dtype)
-    d_query = products.dot("bhlm,bhmk->bhlk", d_scores, key)
+    d_query = products.einsum_float32("bhlm,bhmk->bhlk", d_scores, key)
     if query.shape[2] == 1:
         # XLA fuses a product over one query with what makes its factors, and would
         # compute mask and softmax anew for each column of keys and values. On
@@ -138,8 +139,10 @@ def _backward(rate, residuals, g):
         padding = (0, 0), (0, 0), (0, 1), (0, 0)
         factors = dropped, g, d_scores, query
         dropped, g, d_scores, query = (jnp.pad(x, padding) for x in factors)
-    d_value = products.dot("bhml,bhlk->bhmk", products.transpose(dropped), g)
-    d_key = products.dot("bhml,bhlk->bhmk", products.transpose(d_scores), query)
+    d_value = products.einsum_float32("bhml,bhlk->bhmk", products.transpose(dropped), g)
+    d_key = products.einsum_float32(
+        "bhml,bhlk->bhmk", products.transpose(d_scores), query
+    )
     return (
         d_query.astype(query.dtype),
         d_key.astype(key.dtype),

@@ -7,8 +7,8 @@ would round gradients of float32 kernels to bfloat16. Here cotangents are rounde
 type of the factors first, and gradients of kernels stay in float32.
 
 Two functions depend on how XLA compiles for CPUs (docs/log.md has the numbers):
-`transpose` and `sum_rows`. One depends on TPUs, `linear`, and one on GPUs, `dot`.
-Other backends get the plain form.
+`transpose` and `sum_rows`. One depends on TPUs, `linear`, and one on GPUs,
+`einsum_float32`. Other backends get the plain form.
 """
 
 import functools
@@ -30,7 +30,7 @@ def linear(
 ) -> Float[Array, "R F"]:
     """Return `x @ kernel`, or `x @ kernel.T`, in float32, from factors of `dtype`.
 
-    `may_round` is as in `dot`.
+    `may_round` is as in `einsum_float32`.
     """
     return _linear_forward(x, kernel, dtype, transposed, may_round)[0]
 
@@ -38,7 +38,7 @@ def linear(
 def _linear_forward(x, kernel, dtype, transposed, may_round):
     factors = x.astype(dtype), kernel.astype(dtype)
     spec = "rd,fd->rf" if transposed else "rd,df->rf"
-    return dot(spec, *factors, may_round=may_round), (*factors, x[:0])
+    return einsum_float32(spec, *factors, may_round=may_round), (*factors, x[:0])
 
 
 def _linear_backward(dtype, transposed, may_round, residuals, g):
@@ -46,12 +46,14 @@ def _linear_backward(dtype, transposed, may_round, residuals, g):
     x, kernel, like_x = residuals
     g = g.astype(dtype)
     spec = "rf,fd->rd" if transposed else "rf,df->rd"
-    dx = dot(spec, g, kernel, may_round=like_x.dtype == dtype).astype(like_x.dtype)
+    dx = einsum_float32(spec, g, kernel, may_round=like_x.dtype == dtype).astype(
+        like_x.dtype
+    )
     if transposed:
-        return dx, dot("fr,rd->fd", transpose(g), x)
+        return dx, einsum_float32("fr,rd->fd", transpose(g), x)
     # TPUs store attention's kernels [D, H, K] with D innermost. For a gradient in that
     # layout the compiler first copies a factor [R, D] into another layout.
-    return dx, _row_major(dot("dr,rf->df", transpose(x), g), "tpu")
+    return dx, _row_major(einsum_float32("dr,rf->df", transpose(x), g), "tpu")
 
 
 linear.defvjp(_linear_forward, _linear_backward)
@@ -89,12 +91,12 @@ def einsum(
 
     Each letter of `spec` must be in at least two of the three terms.
     """
-    return dot(spec, x.astype(dtype), y.astype(dtype))
+    return einsum_float32(spec, x.astype(dtype), y.astype(dtype))
 
 
 def _einsum_forward(spec, x, y, dtype):
     factors = x.astype(dtype), y.astype(dtype)
-    return dot(spec, *factors), (*factors, x[:0], y[:0])
+    return einsum_float32(spec, *factors), (*factors, x[:0], y[:0])
 
 
 def _einsum_backward(spec, dtype, residuals, g):
@@ -102,14 +104,14 @@ def _einsum_backward(spec, dtype, residuals, g):
     factors, result = spec.split("->")
     of_x, of_y = factors.split(",")
     g = g.astype(dtype)
-    dx = dot(f"{result},{of_y}->{of_x}", g, y).astype(like_x.dtype)
-    return dx, dot(f"{of_x},{result}->{of_y}", x, g).astype(like_y.dtype)
+    dx = einsum_float32(f"{result},{of_y}->{of_x}", g, y).astype(like_x.dtype)
+    return dx, einsum_float32(f"{of_x},{result}->{of_y}", x, g).astype(like_y.dtype)
 
 
 einsum.defvjp(_einsum_forward, _einsum_backward)
 
 
-def dot(
+def einsum_float32(
     spec: str,
     x: Float[Array, "..."],
     y: Float[Array, "..."],
@@ -159,6 +161,8 @@ def sum_rows(x: Float[Array, "R F"]) -> Float[Array, " F"]:
     """
     return lax.platform_dependent(
         x,
-        cpu=lambda x: dot("or,rf->of", jnp.ones((1, x.shape[0]), x.dtype), x)[0],
+        cpu=lambda x: einsum_float32(
+            "or,rf->of", jnp.ones((1, x.shape[0]), x.dtype), x
+        )[0],
         default=lambda x: jnp.sum(x, axis=0),
     )

@@ -23,10 +23,10 @@ class Objective(Protocol):
 
     encoder: config_lib.EncoderConfig  # architecture that fine-tuning loads
     # Key in `Run.encoders` of the encoder that predicts tokens; "" if none does.
-    token_predictor: str
+    prediction_encoder: str
     # Name, for messages, of a second reader of the logits of these tokens, which must
     # then be stored; "": none.
-    logits_reader: str
+    stored_logits_reason: str
 
     @property
     def loss_weights(self) -> Mapping[str, float]:
@@ -39,7 +39,7 @@ class Objective(Protocol):
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return the shapes and types of the arrays of a batch, each with B rows."""
 
-    def predictions(self, length: int) -> int:
+    def num_predictions(self, length: int) -> int:
         """Return P, the number of tokens of the vocabulary that a row predicts."""
 
     def sequence_flops(self, length: int) -> float:

@@ -31,7 +31,7 @@ class CausalLm(pretraining.PretrainingObjective):
         weights = jax.ShapeDtypeStruct((batch_size,), jnp.float32)
         return super().batch_shapes(batch_size, length) | {"weights": weights}
 
-    def predictions(self, length: int) -> int:
+    def num_predictions(self, length: int) -> int:
         return length
 
     def sequence_flops(self, length: int) -> float:
@@ -48,7 +48,7 @@ class CausalLm(pretraining.PretrainingObjective):
         logits = self.logits(params, batch, dropout_keys)  # [B, L, V]
         # The last token of an example has no next token; its weight is 0.
         labels, weights = jnp.roll(batch["input_ids"], -1, axis=1), _weights(batch)
-        return metric_sums.predictions("lm", logits, labels, weights)
+        return metric_sums.loss_and_accuracy("lm", logits, labels, weights)
 
 
 def _weights(batch: Batch) -> jax.Array:

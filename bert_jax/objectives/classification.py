@@ -61,6 +61,6 @@ class Classification(labelled.LabelledObjective):
             loss += self.label_smoothing * (uniform - loss)
         correct = cross_entropy.is_correct(logits, labels)
         return {
-            self.loss_name: metric_sums.weighted(loss, self.example_weights(batch)),
-            "accuracy": metric_sums.weighted(correct, batch["weights"]),
+            self.loss_name: metric_sums.weighted_sum(loss, self.example_weights(batch)),
+            "accuracy": metric_sums.weighted_sum(correct, batch["weights"]),
         }

@@ -38,7 +38,7 @@ class Distillation(masked_lm.MaskedLm):
 
     config: config_lib.DistillationConfig = config_lib.DistillationConfig()
 
-    logits_reader = "the teacher's loss"
+    stored_logits_reason = "the teacher's loss"
 
     @property
     def loss_weights(self) -> dict[str, float]:
@@ -63,7 +63,7 @@ class Distillation(masked_lm.MaskedLm):
 
     def sequence_flops(self, length: int) -> float:
         """Add the teacher's forward pass."""
-        encoder, predictions = self.config.teacher_encoder, self.predictions(length)
+        encoder, predictions = self.config.teacher_encoder, self.num_predictions(length)
         forward = flops.encoder(
             encoder, length, self._states_computed(length, predictions)
         )
@@ -99,10 +99,10 @@ class Distillation(masked_lm.MaskedLm):
         weights = batch["mlm_weights"]
         agrees = cross_entropy.is_correct(student_mlm, jnp.argmax(teacher_mlm, axis=-1))
         sums |= {
-            "teacher_loss": metric_sums.weighted(
+            "teacher_loss": metric_sums.weighted_sum(
                 divergence(student_mlm, teacher_mlm, self.config.temperature), weights
             ),
-            "teacher_accuracy": metric_sums.weighted(agrees, weights),
+            "teacher_accuracy": metric_sums.weighted_sum(agrees, weights),
         }
         if compares:
             pairs = self.config.compared_states(self.encoder)
@@ -114,7 +114,7 @@ class Distillation(masked_lm.MaskedLm):
                 losses.cosine_distance(states[i], teachers_states[j], epsilon=1e-6)
                 for i, j in pairs
             ]  # of [B, L]
-            sums["hidden_loss"] = metric_sums.weighted(
+            sums["hidden_loss"] = metric_sums.weighted_sum(
                 sum(distances) / len(pairs), metric_sums.token_weights(batch)
             )
         return sums

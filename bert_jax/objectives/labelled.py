@@ -22,7 +22,7 @@ class LabelledObjective:
 
     encoder: config_lib.EncoderConfig
 
-    token_predictor = logits_reader = ""
+    prediction_encoder = stored_logits_reason = ""
     loss_name: ClassVar[str]
     # Metrics besides the loss and the share of padding.
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
@@ -50,7 +50,7 @@ class LabelledObjective:
             shapes[name] = jax.ShapeDtypeStruct((batch_size,), dtype)
         return shapes
 
-    def predictions(self, length: int) -> int:
+    def num_predictions(self, length: int) -> int:
         """Return 0: labels are not tokens of the vocabulary."""
         return 0
 
@@ -82,8 +82,8 @@ class LabelledObjective:
         loss = cross_entropy.cross_entropy(logits, labels)
         correct = cross_entropy.is_correct(logits, labels)
         return {
-            self.loss_name: metric_sums.weighted(loss, weights),
-            "accuracy": metric_sums.weighted(correct, weights),
+            self.loss_name: metric_sums.weighted_sum(loss, weights),
+            "accuracy": metric_sums.weighted_sum(correct, weights),
         }
 
     def example_weights(self, batch: Batch) -> jax.Array:

@@ -46,7 +46,7 @@ class MaskedLm(pretraining.PretrainingObjective):
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         shapes = super().batch_shapes(batch_size, length)
-        predictions = self.predictions(length)
+        predictions = self.num_predictions(length)
         shapes |= pretraining.prediction_shapes("mlm", batch_size, predictions)
         if self._pair_task:
             pairs = (batch_size,)
@@ -58,11 +58,11 @@ class MaskedLm(pretraining.PretrainingObjective):
                 shapes[name] = jax.ShapeDtypeStruct(pairs, dtype)
         return shapes
 
-    def predictions(self, length: int) -> int:
-        return self.config.masking.predictions(length, self.config.examples_per_row)
+    def num_predictions(self, length: int) -> int:
+        return self.config.masking.num_predictions(length, self.config.examples_per_row)
 
     def sequence_flops(self, length: int) -> float:
-        predictions = self.predictions(length)
+        predictions = self.num_predictions(length)
         pairs = self.config.examples_per_row if self._pair_task else 0
         read = self._states_computed(length, predictions + pairs)
         forward = flops.encoder(self.encoder, length, read)
@@ -103,5 +103,5 @@ class MaskedLm(pretraining.PretrainingObjective):
         for name, scores in (("mlm", tokens), (self._pair_task, sentence)):
             if scores is not None:
                 labels, weights = batch[f"{name}_labels"], batch[f"{name}_weights"]
-                measured |= metric_sums.predictions(name, scores, labels, weights)
+                measured |= metric_sums.loss_and_accuracy(name, scores, labels, weights)
         return measured

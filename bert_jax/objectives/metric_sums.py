@@ -24,14 +24,14 @@ def zeros(names: Iterable[str]) -> MetricSums:
     return {name: MetricSum(jnp.zeros(()), jnp.zeros(())) for name in names}
 
 
-def weighted(
+def weighted_sum(
     values: Float[Array, "*rows"] | Bool[Array, "*rows"], weights: Float[Array, "*rows"]
 ) -> MetricSum:
     """Return sum and count of a weighted mean."""
     return MetricSum(jnp.sum(values * weights), jnp.sum(weights))
 
 
-def predictions(
+def loss_and_accuracy(
     name: str,
     logits: Float[Array, "*rows V"] | cross_entropy.VocabularyLogits,
     labels: Int[Array, "*rows"],
@@ -40,8 +40,8 @@ def predictions(
     """Return NAME_loss and NAME_accuracy of predicted classes."""
     loss, correct = cross_entropy.loss_and_accuracy(logits, labels)
     return {
-        f"{name}_loss": weighted(loss, weights),
-        f"{name}_accuracy": weighted(correct, weights),
+        f"{name}_loss": weighted_sum(loss, weights),
+        f"{name}_accuracy": weighted_sum(correct, weights),
     }
 
 

@@ -30,18 +30,18 @@ class PermutationLm(pretraining.PretrainingObjective):
         return PermutationModel(self.encoder)
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
-        predictions = self.predictions(length)
+        predictions = self.num_predictions(length)
         return {
             **super().batch_shapes(batch_size, length),
             **pretraining.prediction_shapes("target", batch_size, predictions),
             "ranks": jax.ShapeDtypeStruct((batch_size, length), jnp.int32),
         }
 
-    def predictions(self, length: int) -> int:
-        return self.config.predictions(length)
+    def num_predictions(self, length: int) -> int:
+        return self.config.num_predictions(length)
 
     def sequence_flops(self, length: int) -> float:
-        predictions = self.predictions(length)
+        predictions = self.num_predictions(length)
         return flops.training(
             flops.encoder(self.encoder, length, predictions, targets=predictions)
             + flops.vocabulary(self.encoder, predictions)
@@ -53,4 +53,4 @@ class PermutationLm(pretraining.PretrainingObjective):
     def measure(self, params, batch, dropout_keys, sampling_keys):
         logits = self.logits(params, batch, dropout_keys)  # [B, P, V]
         labels, weights = batch["target_labels"], batch["target_weights"]
-        return metric_sums.predictions("plm", logits, labels, weights)
+        return metric_sums.loss_and_accuracy("plm", logits, labels, weights)

@@ -25,8 +25,8 @@ class PretrainingObjective:
 
     encoder: config_lib.EncoderConfig
 
-    token_predictor: ClassVar[str] = "encoder"
-    logits_reader: ClassVar[str] = ""
+    prediction_encoder: ClassVar[str] = "encoder"
+    stored_logits_reason: ClassVar[str] = ""
     # Arrays of a batch that the model takes after `Inputs`, all int32 [B, ...].
     model_arguments: ClassVar[tuple[str, ...]] = ("mlm_positions",)
 

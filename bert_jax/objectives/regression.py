@@ -24,4 +24,4 @@ class Regression(labelled.LabelledObjective):
 
     def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
         loss = jnp.square(logits[:, 0] - batch["labels"])
-        return {self.loss_name: metric_sums.weighted(loss, batch["weights"])}
+        return {self.loss_name: metric_sums.weighted_sum(loss, batch["weights"])}

@@ -32,8 +32,8 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     """
 
     config: config_lib.ReplacedTokensConfig = config_lib.ReplacedTokensConfig()
-    token_predictor = "generator"
-    logits_reader = "sampling"
+    prediction_encoder = "generator"
+    stored_logits_reason = "sampling"
 
     @property
     def loss_weights(self) -> dict[str, float]:
@@ -54,15 +54,15 @@ class ReplacedTokens(pretraining.PretrainingObjective):
         return model_lib.ReplacedTokensModel(self.encoder, self.generator)
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
-        predictions = self.predictions(length)
+        predictions = self.num_predictions(length)
         shapes = super().batch_shapes(batch_size, length)
         return shapes | pretraining.prediction_shapes("mlm", batch_size, predictions)
 
-    def predictions(self, length: int) -> int:
-        return self.config.masking.predictions(length)
+    def num_predictions(self, length: int) -> int:
+        return self.config.masking.num_predictions(length)
 
     def sequence_flops(self, length: int) -> float:
-        predictions = self.predictions(length)
+        predictions = self.num_predictions(length)
         d = self.encoder.hidden_size
         return flops.training(
             flops.encoder(self.generator, length, predictions)
@@ -113,14 +113,14 @@ class ReplacedTokens(pretraining.PretrainingObjective):
         hits = is_found & is_replaced
         loss = optax.sigmoid_binary_cross_entropy(scores, is_replaced)
         return {
-            **metric_sums.predictions(
+            **metric_sums.loss_and_accuracy(
                 "mlm", logits, batch["mlm_labels"], batch["mlm_weights"]
             ),
-            "disc_loss": metric_sums.weighted(loss, weights),
-            "disc_accuracy": metric_sums.weighted(is_found == is_replaced, weights),
-            "disc_precision": metric_sums.weighted(hits, weights * is_found),
-            "disc_recall": metric_sums.weighted(hits, weights * is_replaced),
-            "replaced_fraction": metric_sums.weighted(is_replaced, weights),
+            "disc_loss": metric_sums.weighted_sum(loss, weights),
+            "disc_accuracy": metric_sums.weighted_sum(is_found == is_replaced, weights),
+            "disc_precision": metric_sums.weighted_sum(hits, weights * is_found),
+            "disc_recall": metric_sums.weighted_sum(hits, weights * is_replaced),
+            "replaced_fraction": metric_sums.weighted_sum(is_replaced, weights),
         }
 
 

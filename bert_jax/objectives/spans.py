@@ -52,6 +52,6 @@ class Spans(labelled.LabelledObjective):
             "span_accuracy": start * end,
         }
         return {
-            name: metric_sums.weighted(value, batch["weights"])
+            name: metric_sums.weighted_sum(value, batch["weights"])
             for name, value in values.items()
         }

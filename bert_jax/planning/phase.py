@@ -113,13 +113,13 @@ def plan_phase(
     state = run.state_shapes
     begin = time.perf_counter()
     batch = run.batch_shapes(phase, phase.length)
-    compiled = _compile(programs.lower_step(run, phase, state, batch))
+    compiled = _compile(programs.lower_train_step(run, phase, state, batch))
     is_refused = isinstance(compiled, int)
     schedules = folder.read_cycles() if folder and not is_refused else None
     # A chip holds the constants beside the trained parameters.
     params = {**state.params, **run.constant_shapes()}
     state = dataclasses.replace(state, params=params)
-    evaluation = _compile(programs.lower_eval(run, phase, state.params, batch))
+    evaluation = _compile(programs.lower_eval_step(run, phase, state.params, batch))
     seconds = time.perf_counter() - begin
     if folder:
         folder.clear()

@@ -39,7 +39,9 @@ def search_batch(
     allow, or after `_SEARCH_COMPILATIONS`.
     """
     phase = config.phases[index]
-    pieces = sharding.batch_parts(planner.make_run(config).mesh) * phase.micro_batches
+    pieces = (
+        sharding.num_batch_shards(planner.make_run(config).mesh) * phase.micro_batches
+    )
     unit = math.lcm(pieces, config.data.shard_groups)
 
     fitting: dict[int, int] = {}  # from units to free bytes

@@ -36,7 +36,7 @@ class Guess:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedTokens(text_inputs.TextComputation):
+class MaskedPositionLogits(text_inputs.TextComputation):
     """Base class of computations about the tokens at some positions.
 
     Attributes:
@@ -65,7 +65,7 @@ class MaskedTokens(text_inputs.TextComputation):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Blanks(MaskedTokens):
+class BlankFilling(MaskedPositionLogits):
     """The most probable words at some positions."""
 
     tokenizer: tokenizer_lib.Tokenizer
@@ -125,7 +125,7 @@ def fill(
     top = min(top, int(is_word(tokenizer).sum()))
     electra = model.saved_config("objective", config_lib.ReplacedTokensConfig)
     generator = electra and electra.generator(model.encoder)
-    computation = Blanks(model.encoder, generator, tokenizer=tokenizer, top=top)
+    computation = BlankFilling(model.encoder, generator, tokenizer=tokenizer, top=top)
     engine = model.engine(
         computation, "to fill blanks", "give a pretraining run with masked tokens"
     )

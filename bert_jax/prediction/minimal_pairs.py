@@ -20,7 +20,7 @@ from bert_jax.model import cross_entropy, heads, replaced_tokens
 from bert_jax.model.xlnet.permutation_model import PermutationModel
 from bert_jax.objectives import Batch, BatchShapes
 from bert_jax.prediction import text_inputs
-from bert_jax.prediction.filling import MaskedTokens
+from bert_jax.prediction.filling import MaskedPositionLogits
 from bert_jax.prediction.trained_model import TrainedModel
 from bert_jax.tasks import Arrays, token_rows
 
@@ -29,7 +29,7 @@ _BATCH_SIZE = 256  # rows of mostly less than 32 tokens
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskedToken(MaskedTokens):
+class MaskedTokenScore(MaskedPositionLogits):
     """Log-probability of one token of each row, which is masked.
 
     If a batch has `words`, the number of the word of each token, later tokens of the
@@ -57,7 +57,7 @@ class MaskedToken(MaskedTokens):
 
 
 @dataclasses.dataclass(frozen=True)
-class PermutedToken(text_inputs.TextComputation):
+class PermutedTokenScore(text_inputs.TextComputation):
     """Log-probability of one token of each row given all others, by XLNet."""
 
     model_arguments = ("ranks", "mlm_positions")
@@ -78,7 +78,7 @@ class PermutedToken(text_inputs.TextComputation):
 
 
 @dataclasses.dataclass(frozen=True)
-class LeftToRight(text_inputs.TextComputation):
+class CausalScore(text_inputs.TextComputation):
     """Log-probability of each row after [CLS], by a left-to-right model."""
 
     @property
@@ -96,7 +96,7 @@ class LeftToRight(text_inputs.TextComputation):
 
 
 @dataclasses.dataclass(frozen=True)
-class NothingReplaced(text_inputs.TextComputation):
+class OriginalTokenScore(text_inputs.TextComputation):
     """Sum of log(1 - P(replaced)) over the tokens of each row, by ELECTRA.
 
     Attributes:
@@ -150,7 +150,7 @@ def score_pairs(
       UserError: The checkpoint or its objective cannot score sentences.
     """
     computation = _computation(model, generator)
-    if within_word and not isinstance(computation, MaskedToken):
+    if within_word and not isinstance(computation, MaskedTokenScore):
         raise UserError(
             f"{model.source}: within_word applies to masked tokens only; "
             f"{model.description()}"
@@ -183,13 +183,13 @@ def _computation(model: TrainedModel, generator: bool) -> text_inputs.TextComput
         )
     architecture = electra and electra.generator(model.encoder)
     if electra and not generator:
-        return NothingReplaced(model.encoder, architecture)
+        return OriginalTokenScore(model.encoder, architecture)
     if model.saved_config("objective", config_lib.CausalLmConfig):
-        return LeftToRight(model.encoder)
+        return CausalScore(model.encoder)
     if model.saved_config("objective", config_lib.PermutationLmConfig):
-        return PermutedToken(model.encoder)
+        return PermutedTokenScore(model.encoder)
     mask_id = model.tokenizer.mask_id
-    return MaskedToken(model.encoder, architecture, mask_id=mask_id)
+    return MaskedTokenScore(model.encoder, architecture, mask_id=mask_id)
 
 
 def _encode(

@@ -110,7 +110,7 @@ class TrainedModel:
 
     def _load(self, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
         """Return the wanted parameters that the checkpoint has, by path."""
-        is_generator = any(map(lazy_checkpoint.is_of_generator, wanted))
+        is_generator = any(map(lazy_checkpoint.is_generator_parameter, wanted))
         arrays = self._generator_arrays if is_generator else self._arrays
         new = {path: shape for path, shape in wanted.items() if path not in arrays}
         if new and is_generator:

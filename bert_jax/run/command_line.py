@@ -63,7 +63,7 @@ def _parse_flags(arguments: list[str]) -> list[str]:
     return flags.FLAGS(arguments)
 
 
-def define_config(default: str | None, example: str) -> None:
+def define_config_flag(default: str | None, example: str) -> None:
     """Define `--config=FILE.py[:ARG]` and `--config.FIELD=VALUE`."""
     config_flags.DEFINE_config_file(
         "config",
@@ -74,9 +74,9 @@ def define_config(default: str | None, example: str) -> None:
     )
 
 
-def define_training(recipe: str | None, example: str) -> None:
+def define_training_flags(recipe: str | None, example: str) -> None:
     """Define the flags of a program that trains: recipe, workdir, huge pages."""
-    define_config(recipe, example)
+    define_config_flag(recipe, example)
     flags.DEFINE_string("workdir", "", "Folder of the run.")
     flags.DEFINE_boolean(
         "huge_pages",
@@ -86,13 +86,13 @@ def define_training(recipe: str | None, example: str) -> None:
     )
 
 
-def define_checkpoint(run: str) -> None:
+def define_checkpoint_flags(run: str) -> None:
     """Define `--init_from`, a checkpoint of a kind of run."""
     hint = "one checkpoint in it, or a folder of another project"
     flags.DEFINE_string("init_from", "", f"Workdir of a {run}, {hint}.")
 
 
-def define_texts() -> None:
+def define_text_flags() -> None:
     """Define the flags of a file of texts, or of columns with texts in a file."""
     flags.DEFINE_string(
         "input",
@@ -103,7 +103,7 @@ def define_texts() -> None:
     flags.DEFINE_string("text_b", "", "Column with the second texts, if there is one.")
 
 
-def define_processes() -> None:
+def define_process_flags() -> None:
     """Define the flags that identify this process among the run's processes."""
     hint = "Not needed on TPU and Slurm, and for a single process."
     flags.DEFINE_string("coordinator_address", "", f"HOST:PORT of process 0. {hint}")

@@ -15,7 +15,7 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    command_line.define_training(recipe.__file__, recipe.__file__)
+    command_line.define_training_flags(recipe.__file__, recipe.__file__)
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    command_line.define_checkpoint("run")
-    command_line.define_texts()
+    command_line.define_checkpoint_flags("run")
+    command_line.define_text_flags()
     flags.DEFINE_string("output", "", "File that ends in .jsonl, .npz or .parquet.")
     flags.DEFINE_list(
         "layers",

@@ -24,7 +24,7 @@ _WINDOW = 256  # texts that are read ahead
 
 
 def define_flags() -> None:
-    command_line.define_checkpoint("pretraining run")
+    command_line.define_checkpoint_flags("pretraining run")
     flags.DEFINE_string("file", "", "File with a text in each line; - reads stdin.")
     flags.DEFINE_string(
         "next", "", "Print the probability that this text follows each text."

@@ -11,8 +11,8 @@ def program(kind: str, recipe: str) -> tuple[Callable[[], None], Callable[[], No
     """Return `main` and `define_flags` of the command for a kind of task."""
 
     def define_flags() -> None:
-        command_line.define_training(None, recipe)
-        command_line.define_processes()
+        command_line.define_training_flags(None, recipe)
+        command_line.define_process_flags()
 
     def main() -> None:
         config = command_line.read_config(config_lib.FinetuneConfig, kind)

@@ -16,7 +16,7 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    command_line.define_checkpoint("pretraining run")
+    command_line.define_checkpoint_flags("pretraining run")
     flags.DEFINE_string(
         "file", "", "File of JSON lines, plain, .gz, .bz2, .xz or .zst."
     )

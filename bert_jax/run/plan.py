@@ -27,7 +27,7 @@ EXIT_DOES_NOT_FIT = 3
 
 
 def define_flags() -> None:
-    command_line.define_config(None, "configs/bert_large.py")
+    command_line.define_config_flag(None, "configs/bert_large.py")
     flags.DEFINE_string(
         "topology", "", "Generation and chips of a slice, such as v4:4x4x8, v5e:16x16."
     )
@@ -58,8 +58,8 @@ def with_checkpoints(
     from bert_jax import teacher, warm_start
     from bert_jax.interop import checkpoints
 
-    def read_source(path: str) -> warm_start.Source:
-        source = warm_start.read_source(checkpoints.find(path))
+    def read_checkpoint(path: str) -> warm_start.PretrainedCheckpoint:
+        source = warm_start.read_checkpoint(checkpoints.find(path))
         if corpora:
             warm_start.check_tokenizer(source, corpora[0])
         return source
@@ -68,13 +68,13 @@ def with_checkpoints(
     if config.init_from == warm_start.PLACEHOLDER:
         terminal.say("init_from is not set; the encoder is the recipe's")
     elif config.init_from:
-        config = warm_start.with_encoder_of(
-            config, read_source(config.init_from), given
+        config = warm_start.adopt_encoder(
+            config, read_checkpoint(config.init_from), given
         )
     if isinstance(config.objective, config_lib.DistillationConfig):
         if config.objective.teacher:
-            config = teacher.with_encoder_of(
-                config, read_source(config.objective.teacher), given
+            config = teacher.adopt_teacher_encoder(
+                config, read_checkpoint(config.objective.teacher), given
             )
         else:
             terminal.say("objective.teacher is not set; its encoder is the recipe's")

@@ -19,8 +19,8 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    command_line.define_checkpoint("fine-tuning run")
-    command_line.define_texts()
+    command_line.define_checkpoint_flags("fine-tuning run")
+    command_line.define_text_flags()
     flags.DEFINE_float(
         "null_threshold",
         None,

@@ -15,8 +15,8 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    command_line.define_training(None, "configs/bert_base.py")
-    command_line.define_processes()
+    command_line.define_training_flags(None, "configs/bert_base.py")
+    command_line.define_process_flags()
 
 
 def main() -> None:

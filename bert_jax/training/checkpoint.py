@@ -144,7 +144,7 @@ class Checkpoints:
 
     def newest(self) -> int | None:
         """Return the newest step with a complete checkpoint; None if there is none."""
-        return next((int(p.name) for p in restore.steps_of(self._folder)), None)
+        return next((int(p.name) for p in restore.list_checkpoints(self._folder)), None)
 
     def describe_newest(self) -> str:
         """Describe the newest complete checkpoint, for messages."""
@@ -199,7 +199,9 @@ class Checkpoints:
     def delete_from(self, step: int) -> None:
         """Delete the checkpoints of this step and of later ones."""
         with self._raise_write_errors_in_all(step):
-            for path in restore.steps_of(self._folder) if processes.is_main() else ():
+            for path in (
+                restore.list_checkpoints(self._folder) if processes.is_main() else ()
+            ):
                 if int(path.name) >= step:
                     path.rmtree()
         self._checkpointer.reload()

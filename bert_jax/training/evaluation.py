@@ -48,7 +48,7 @@ class Evaluator:
         """Compile the program for batches of one shape, once."""
         shape = shapes["input_ids"].shape
         if shape not in self._compiled:
-            lowered = programs.lower_eval(self._run, self._phase, params, shapes)
+            lowered = programs.lower_eval_step(self._run, self._phase, params, shapes)
             self._compiled[shape] = lowered.compile()
             self._zeros()  # compiles at its first call
             self._heartbeat()

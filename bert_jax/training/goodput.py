@@ -35,7 +35,7 @@ class Ledger:
         self._bucket = "init"
         self._since = time.monotonic()
 
-    def continue_from(
+    def add_earlier_starts(
         self, entry: dict[str, Any], first_start: float, *, is_done: bool = False
     ) -> None:
         """Add the time of the previous starts.

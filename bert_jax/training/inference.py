@@ -92,7 +92,7 @@ class Engine:
         order = np.argsort(buckets, kind="stable")
         # A batch of all rows has their number rounded up to a power of two, so that few
         # sizes are compiled.
-        parts = sharding.batch_parts(self._mesh)
+        parts = sharding.num_batch_shards(self._mesh)
         rounded = 1 << max(len(order) - 1, 0).bit_length()
         size = min(batch_size, -(-rounded // parts) * parts)
         local = sharding.local_rows(self._mesh, size)

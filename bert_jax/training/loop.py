@@ -68,7 +68,7 @@ class Loop:
         self._run = saver.run
         self._config = saver.run.config.loop
         self._ledger = saver.ledger
-        self._window = throughput.Window(saver.run, saver.ledger)
+        self._window = throughput.ThroughputMeter(saver.run, saver.ledger)
         self._is_profiling = False
         self._done = int(state.step)
         self._skipped = int(state.skipped)
@@ -189,7 +189,7 @@ class Loop:
             for length in self._phase.lengths + self._phase.held_out_lengths:
                 shapes = self._run.batch_shapes(self._phase, length)
                 if length in self._phase.lengths:
-                    steps[length] = programs.lower_step(
+                    steps[length] = programs.lower_train_step(
                         self._run, self._phase, self._state, shapes
                     ).compile()
                     self._saver.heartbeat()
@@ -286,7 +286,7 @@ class Loop:
                 self._stopping = True
                 return
             # Before the report, without which a restart evaluates again.
-            name = self._run.best
+            name = self._run.best_metric
             is_best = name and self._is_best(values[name])
             if is_best:
                 self._saver.save_best(self._done, self._state, self._phase)
@@ -300,7 +300,7 @@ class Loop:
 
     def _is_best(self, value: float) -> bool:
         """Return whether this evaluation is better than all earlier ones."""
-        name = self._run.best
+        name = self._run.best_metric
         sign = -1.0 if name.endswith("loss") else 1.0
 
         def is_best() -> bool:

@@ -97,11 +97,11 @@ def make_optimizer(
     config: config_lib.OptimizerConfig,
     schedule: Schedule,
     *,
-    frozen: Callable[[str], bool] | None = None,
+    is_frozen: Callable[[str], bool] | None = None,
 ) -> optax.GradientTransformation:
     """Chain clipping, the optimizer's own scaling, weight decay, and the learning rate.
 
-    Parameters for whose path `frozen` returns True get no updates and have no moments.
+    Parameters whose paths `is_frozen` is True for have neither updates nor moments.
     """
     transforms = []
     if config.clip_norm:
@@ -123,7 +123,7 @@ def make_optimizer(
         transforms.append(scale_by_depth(config.layer_decay))
     transforms.append(optax.scale_by_learning_rate(schedule))
     update = optax.chain(*transforms)
-    return without_frozen(frozen, update) if frozen else update
+    return without_frozen(is_frozen, update) if is_frozen else update
 
 
 def without_frozen(

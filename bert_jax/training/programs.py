@@ -47,7 +47,7 @@ class StepReport:
     signals: jax.Array  # float32 [devices, 2], from `HostSignals.to_devices`
 
 
-def lower_step(
+def lower_train_step(
     run: Run, phase: Phase, state: step_lib.TrainState, batch: Batch
 ) -> jax.stages.Lowered:
     """Lower the training step, to (state, `StepReport`).
@@ -69,7 +69,7 @@ def lower_step(
             run.optimizer,
             seed=seed,
             micro_batches=phase.micro_batches,
-            frozen=run.frozen,
+            is_frozen=run.is_frozen,
             sum_over_replicas=sum_over_replicas,
             constants=constants,
         )
@@ -104,7 +104,9 @@ def make_zero_sums(names: Sequence[str], mesh: Mesh) -> Callable[[], MetricSums]
     )
 
 
-def lower_eval(run: Run, phase: Phase, params: Any, batch: Batch) -> jax.stages.Lowered:
+def lower_eval_step(
+    run: Run, phase: Phase, params: Any, batch: Batch
+) -> jax.stages.Lowered:
     """Lower the evaluation step, which runs in the phase's micro-batches.
 
     It maps (params, batch, index of the batch, sums, signals, seed) to the sums

@@ -70,7 +70,7 @@ def find(path: str | os.PathLike) -> epath.Path:
             "downloaded)"
         )
     folders = (path / "best", path / "checkpoints", path)
-    steps = next(filter(None, map(steps_of, folders)), [])
+    steps = next(filter(None, map(list_checkpoints, folders)), [])
     for candidate in steps or [path]:
         if ocp.is_orbax_checkpoint(candidate) and _metadata_file(candidate).exists():
             return candidate
@@ -85,7 +85,7 @@ def find(path: str | os.PathLike) -> epath.Path:
     raise UserError(f"{path} holds no complete checkpoint")
 
 
-def steps_of(folder: epath.Path) -> list[epath.Path]:
+def list_checkpoints(folder: epath.Path) -> list[epath.Path]:
     """Return the folders that are named by a number, newest first."""
     children = folder.iterdir() if folder.is_dir() else []
     steps = [p for p in children if p.name.isdecimal() and p.is_dir()]
@@ -123,17 +123,17 @@ def shapes(checkpoint: epath.Path) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Loaded:
+class LoadedParams:
     """Parameters loaded from a checkpoint, and the paths that did not match."""
 
     params: dict[str, jax.Array]  # arrays that were loaded, by path
-    new: list[str]  # paths that were not loaded; they keep their initial values
+    missing: list[str]  # paths that were not loaded; they keep their initial values
     ignored: list[str]  # paths of the checkpoint that the model lacks
 
     def describe(self, source: epath.Path) -> str:
         """Describe how many parameters were loaded, are new, and were ignored."""
         lines = [f"from {source}:"]
-        groups = {"loaded": self.params, "new": self.new, "ignored": self.ignored}
+        groups = {"loaded": self.params, "new": self.missing, "ignored": self.ignored}
         for name, paths in groups.items():
             parts = sorted({path.split("/")[0] for path in paths})
             where = f" ({', '.join(parts)})" if parts else ""
@@ -141,7 +141,7 @@ class Loaded:
         return "\n".join(lines)
 
 
-def load_params(checkpoint: epath.Path, shapes: Any) -> Loaded:
+def load_params(checkpoint: epath.Path, shapes: Any) -> LoadedParams:
     """Load the parameters whose paths are in `shapes`.
 
     Args:
@@ -171,10 +171,10 @@ def load_params(checkpoint: epath.Path, shapes: Any) -> Loaded:
     request |= {path: wanted[path] for path in loaded}
     request |= {difference: wanted[path] for path, difference in differences.items()}
     params = _read(checkpoint, _load_some, checkpoint, request, sums.shape)
-    return Loaded(
+    return LoadedParams(
         params={path: params[path] for path in loaded}
         | {path: params[path] + params[d] for path, d in differences.items()},
-        new=sorted(wanted.keys() - stored.keys()),
+        missing=sorted(wanted.keys() - stored.keys()),
         ignored=sorted(stored.keys() - wanted.keys() - {*differences.values()}),
     )
 
@@ -210,7 +210,7 @@ def _load_some(
     return params
 
 
-def merge(params: Any, loaded: Loaded) -> Any:
+def merge(params: Any, loaded: LoadedParams) -> Any:
     """Return `params` with the loaded arrays in their places."""
     return parameters.unflatten(parameters.flatten(params) | loaded.params)
 

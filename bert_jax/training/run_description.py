@@ -86,9 +86,9 @@ class Run:
     # Encoders of a step, by name: "encoder", and maybe "generator" or "teacher".
     encoders: Mapping[str, config_lib.EncoderConfig]
     # Predicate of the paths of frozen parameters; None for none.
-    frozen: Callable[[str], bool] | None = None
+    is_frozen: Callable[[str], bool] | None = None
     # Evaluation metric that selects the best state, which is kept; "" for none.
-    best: str = ""
+    best_metric: str = ""
     # Constants are parameters that the objectives read and no step changes. Neither
     # state nor checkpoints contain them. Function from a key to random constants, boxed
     # with the names of dimensions, of which only the shapes are used.
@@ -150,11 +150,11 @@ class Run:
                         rows,
                         phase.length,
                         predictions=(
-                            phase.objective.predictions(phase.length)
-                            if name == phase.objective.token_predictor
+                            phase.objective.num_predictions(phase.length)
+                            if name == phase.objective.prediction_encoder
                             else 0
                         ),
-                        logits_reader=phase.objective.logits_reader,
+                        stored_logits_reason=phase.objective.stored_logits_reason,
                     )
                     for name, encoder in self.encoders.items()
                 ]
@@ -167,4 +167,4 @@ class Run:
         """Return the operations of a step, forward and backward, over all devices."""
         total = phase.batch_size * phase.objective.sequence_flops(length)
         # With a frozen encoder, only the head, which is small, has a backward pass.
-        return total / flops.training(1.0) if self.frozen else total
+        return total / flops.training(1.0) if self.is_frozen else total

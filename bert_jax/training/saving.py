@@ -22,7 +22,7 @@ class Saver:
     folder: storage.Path  # workdir, absolute or a URL
     checkpoints: checkpoint.Checkpoints  # checkpoints to resume from
     # Checkpoint of the state that evaluates best; None: not saved.
-    best: checkpoint.Checkpoints | None
+    best_checkpoints: checkpoint.Checkpoints | None
     ledger: goodput.Ledger  # account of wall time, saved with each checkpoint
     # Function from `watchdog.watch`, to call whenever there is progress.
     heartbeat: Callable[[], None]
@@ -62,9 +62,11 @@ class Saver:
         with self.ledger.counting("checkpoint"):
             self.heartbeat()
             self._check_is_finite(step, state)
-            self.best.delete_from(step)
-            self.best.save(step, state, phase.objective.encoder, self.ledger.entry())
-            self.best.wait()
+            self.best_checkpoints.delete_from(step)
+            self.best_checkpoints.save(
+                step, state, phase.objective.encoder, self.ledger.entry()
+            )
+            self.best_checkpoints.wait()
             self.heartbeat()
 
     def _check_is_finite(self, step: int, state: step_lib.TrainState) -> None:

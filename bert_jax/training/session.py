@@ -1,7 +1,7 @@
 """A session of training: one start of a run, in its workdir.
 
-Pretraining and fine-tuning share it: they read their inputs inside `prepare`, claim the
-workdir with `open_session`, and call `train`.
+Pretraining and fine-tuning share it: they read their inputs inside `reading_inputs`,
+claim the workdir with `open_session`, and call `train`.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from bert_jax.training.run_description import Run
 
 
 @contextlib.contextmanager
-def prepare(
+def reading_inputs(
     config: config_lib.PretrainConfig | config_lib.FinetuneConfig,
 ) -> Iterator[goodput.Ledger]:
     """Context in which a run reads its inputs: an error in one process ends all.
@@ -68,7 +68,7 @@ def open_session(
 
     The folder is created if needed, and gets the config. Each checkpoint gets the
     tokenizer and the settings of the task (`tasks.Task`). The ledger comes from
-    `prepare`.
+    `reading_inputs`.
 
     Raises:
       UserError: The folder cannot be written, is in use, or holds another run.
@@ -90,24 +90,24 @@ def open_session(
             path / "checkpoints", config.keep_checkpoints, metadata, size=size
         )
         best = None
-        if run.best:
+        if run.best_metric:
             best = checkpoint.Checkpoints(path / "best", 1, metadata, size=size)
         yield saving.Saver(run, path, checkpoints, best, ledger, heartbeat)
 
 
 def train(
     saver: saving.Saver,
-    change_initial: Callable[
-        [step_lib.TrainState], step_lib.TrainState
-    ] = lambda state: state,
+    load_initial: Callable[[step_lib.TrainState], step_lib.TrainState] = lambda state: (
+        state
+    ),
     *,
-    more_follows: bool = False,
+    exit_on_late_stop: bool = False,
 ) -> step_lib.TrainState:
     """Train to the last step, from the newest checkpoint if there is one.
 
-    `change_initial` changes the initial state; it is not called when a run resumes.
+    `load_initial` changes the initial state; it is not called when a run resumes.
     The result is the best state if it is kept, or else the last. Both are saved.
-    With `more_follows`, a request to stop that comes after the last step ends the
+    With `exit_on_late_stop`, a request to stop that comes after the last step ends the
     process, because the caller goes on for a while, with predictions or another run.
 
     Raises:
@@ -133,7 +133,7 @@ def train(
                 )
             processes.say("initialising the parameters")
             key = jax.random.key(run.config.seed)
-            state = change_initial(sharding.initialise(run.init, shapes, key))
+            state = load_initial(sharding.initialise(run.init, shapes, key))
         constants = run.load_constants()
         step = int(state.step)
         if 0 < run.config.loop.profile_step <= step:
@@ -142,15 +142,15 @@ def train(
                 f"no profile, because it resumes after step {step}"
             )
         if processes.is_main():
-            _continue_account(saver, step)
+            _resume_ledger(saver, step)
         reports = reporting.Reporter(saver.folder, run.total_steps, step)
         with sharding.use(run.mesh), reports as reporter:
             training = loop.Loop(saver, state, constants, reporter, stop_requests)
             state = training.train()
-        if saver.best:
+        if saver.best_checkpoints:
             # The result is the best state. The run itself resumes from its last.
-            state = saver.best.restore(shapes)
-            saver.best.close()
+            state = saver.best_checkpoints.restore(shapes)
+            saver.best_checkpoints.close()
             if state is None:
                 raise UserError(
                     f"{saver.folder} had a checkpoint in best/, and now there is none; "
@@ -158,12 +158,12 @@ def train(
                     in_all_processes=True,
                 )
         saver.checkpoints.close()
-        if more_follows:
+        if exit_on_late_stop:
             stop_requests.exit_on_request()
         return state
 
 
-def _continue_account(saver: saving.Saver, step: int) -> None:
+def _resume_ledger(saver: saving.Saver, step: int) -> None:
     """Add the time of earlier starts to the account of a run that is at this step."""
     earlier = {}
     if step:
@@ -171,4 +171,4 @@ def _continue_account(saver: saving.Saver, step: int) -> None:
         earlier = saver.checkpoints.metadata(step).time
     is_done = step >= saver.run.total_steps
     begun = workdir.first_start(saver.folder)
-    saver.ledger.continue_from(earlier, begun, is_done=is_done)
+    saver.ledger.add_earlier_starts(earlier, begun, is_done=is_done)

@@ -126,7 +126,7 @@ def check_encoder(
 
 def check_batch(mesh: Mesh, where: str, batch_size: int, micro_batches: int) -> None:
     """Check that a batch can be split evenly over devices and micro-batches."""
-    parts = batch_parts(mesh)
+    parts = num_batch_shards(mesh)
     if batch_size % (parts * micro_batches):
         pieces = f", each in {micro_batches} micro-batches" if micro_batches > 1 else ""
         raise UserError(
@@ -136,7 +136,7 @@ def check_batch(mesh: Mesh, where: str, batch_size: int, micro_batches: int) -> 
         )
 
 
-def batch_parts(mesh: Mesh) -> int:
+def num_batch_shards(mesh: Mesh) -> int:
     """Return the number of shards that the rows of a batch are split into."""
     return math.prod(mesh.shape[axis] for axis in _BATCH)
 

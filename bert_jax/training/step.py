@@ -56,7 +56,7 @@ def make_train_step(
     *,
     seed: int | jax.Array,
     micro_batches: int = 1,
-    frozen: Callable[[str], bool] | None = None,
+    is_frozen: Callable[[str], bool] | None = None,
     sum_over_replicas: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     constants: Mapping[str, Any] | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, LossAndNorm]]:
@@ -73,7 +73,7 @@ def make_train_step(
       micro_batches: Number of pieces of the batch over which gradients are accumulated.
         Losses are divided by the counts of the whole batch, so the result does not
         depend on it.
-      frozen: Predicate of the paths of parameters without gradients; None for none.
+      is_frozen: Predicate of the paths of parameters without gradients; None for none.
       sum_over_replicas: Transformation of the gradient function that all-reduces over
         replicas (`sharding.sum_over_replicas`); None: left to the compiler.
       constants: Parameters without gradients that the objective also reads, such as a
@@ -81,9 +81,10 @@ def make_train_step(
     """
 
     def loss_of(params, batch, keys, counts, constants):
-        if frozen:
+        if is_frozen:
             params = parameters.map_with_path(
-                lambda path, x: jax.lax.stop_gradient(x) if frozen(path) else x, params
+                lambda path, x: jax.lax.stop_gradient(x) if is_frozen(path) else x,
+                params,
             )
         batch_sums = objective.sums({**params, **constants}, batch, **keys)
         means = {

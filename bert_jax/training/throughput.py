@@ -12,7 +12,7 @@ _SHORT_MINUTES = 1.0
 _ENOUGH_STEPS = 10
 
 
-class Window:
+class ThroughputMeter:
     """Measurement of the time and steps since the last report, with totals.
 
     The time comes from the run's account, without evaluations, saves and profiles.

@@ -186,7 +186,7 @@ def _check_same_run(folder: storage.Path, config: Any) -> None:
                 f"{folder} holds a run, but not its config.json; put it back (a "
                 "checkpoint has it in its metadata), or give another --workdir"
             )
-        if restore.steps_of(restore.absolute(str(folder / "checkpoints"))):
+        if restore.list_checkpoints(restore.absolute(str(folder / "checkpoints"))):
             raise UserError(
                 f"{folder} holds a checkpoint, but no run; pass it as init_from, and "
                 "give another --workdir"
@@ -214,4 +214,4 @@ def _has_run(folder: storage.Path) -> bool:
     below = folder.glob(f"*/{metrics_file.FILE}")  # the runs of a demo
     if any(path.exists() and path.stat().st_size for path in (reports, *below)):
         return True
-    return bool(restore.steps_of(restore.absolute(folder / "checkpoints")))
+    return bool(restore.list_checkpoints(restore.absolute(folder / "checkpoints")))

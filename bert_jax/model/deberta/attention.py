@@ -74,14 +74,14 @@ class DisentangledAttention(nn.Module):
             return (projected * scale).astype(c.dtype)
 
         # All queries are divided by sqrt(3), and attention divides scores by sqrt(K).
-        sources = (
+        projections = (
             project(to_query, x, 3**-0.5),  # [B, L, H, K]
             project(to_key, x),
             project(to_query, pattern.distances, 3**-0.5),  # [R, H, K]
             project(to_key, pattern.distances),
             project(to_value, x),  # [B, L, H, K]
         )
-        arrays = sources, pattern, dropout_keys, query_positions
+        arrays = projections, pattern, dropout_keys, query_positions
         if return_probabilities:
             context, probabilities = plain(c, *arrays, return_probabilities=True)
         else:
@@ -91,33 +91,38 @@ class DisentangledAttention(nn.Module):
         return *output.product_and_bias(context), probabilities
 
 
-def _attend(config, sources, pattern, dropout_keys, query_positions):
+def _attend(config, projections, pattern, dropout_keys, query_positions):
     """Return contexts, by the TPU's kernel where `decisions` allows it."""
     decision = decisions.attention(
         config,
         "tpu",
-        *sources[0].shape[:2],
+        *projections[0].shape[:2],
         is_local=False,
         has_dropout=dropout_keys is not None,
     )
     kernels = {}
     if decision.implementation == decisions.TPU_KERNEL:
         kernels["tpu"] = functools.partial(by_kernel, config)
-    arrays = sources, pattern, dropout_keys, query_positions
+    arrays = projections, pattern, dropout_keys, query_positions
     return lax.platform_dependent(
         *arrays, **kernels, default=lambda *arrays: plain(config, *arrays)[0]
     )
 
 
 def plain(
-    config, sources, pattern, dropout_keys, query_positions, return_probabilities=False
+    config,
+    projections,
+    pattern,
+    dropout_keys,
+    query_positions,
+    return_probabilities=False,
 ):
     """Return contexts [B, P, H, K], and the probabilities [B, H, P, L] or None.
 
-    The sources are queries and keys [B, L, H, K], queries and keys of the buckets of
-    distances [R, H, K], and values [B, L, H, K].
+    The projections are queries and keys [B, L, H, K], queries and keys of the buckets
+    of distances [R, H, K], and values [B, L, H, K].
     """
-    *to_prepare, value = sources
+    *to_prepare, value = projections
     length = value.shape[1]
     position = np.arange(length)
     buckets = buckets_of(position[:, None] - position, config)  # [L, L]
@@ -149,12 +154,12 @@ def plain(
     )
 
 
-def by_kernel(config, sources, pattern, dropout_keys, query_positions):
+def by_kernel(config, projections, pattern, dropout_keys, query_positions):
     """Return the contexts of `plain`, by the TPU's attention kernel.
 
     It computes all positions, also if only some are returned.
     """
-    query, key, query_of_distance, key_of_distance, value = sources
+    query, key, query_of_distance, key_of_distance, value = projections
     length = value.shape[1]
     # Position of the other token minus the content's.
     offset = np.arange(-length, length)

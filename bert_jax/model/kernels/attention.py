@@ -24,7 +24,7 @@ _HEADS = ("batch", "length", "heads", None)
 
 def attend(
     config: config_lib.EncoderConfig,
-    sources: tuple[Float[Array, "B _ _ K"], ...],
+    projections: tuple[Float[Array, "B _ _ K"], ...],
     biases: tuple[Float[Array, "_ K"] | None, ...],
     pattern: AttentionPattern,
     rotations: rotary.Rotations | None,
@@ -35,9 +35,9 @@ def attend(
 
     Args:
       config: Encoder.
-      sources: Queries [B, P, H, K], keys [B, L, G, K] and values [B, L, G, K]. A head
-        of keys and values serves H / G adjacent heads of queries. They may be float32
-        products whose bias is still to be added.
+      projections: Queries [B, P, H, K], keys [B, L, G, K] and values [B, L, G, K]. A
+        head of keys and values serves H / G adjacent heads of queries. They may be
+        float32 products whose bias is still to be added.
       biases: Biases of queries, keys and values; None for no bias. The sums are rounded
         to `config.dtype`.
       pattern: Rules for which keys each query sees.
@@ -45,7 +45,7 @@ def attend(
       dropout_keys: Keys of the rows for dropout of the probabilities, or None.
       query_positions: Positions of the queries in their rows; None: all, and P is L.
     """
-    arrays = sources, biases, pattern, rotations, dropout_keys
+    arrays = projections, biases, pattern, rotations, dropout_keys
     if query_positions is not None:
         arrays = *arrays, query_positions
     kernels = {}
@@ -53,8 +53,8 @@ def attend(
         decision = decisions.attention(
             config,
             platform,
-            *sources[1].shape[:2],
-            queries=None if query_positions is None else sources[0].shape[1],
+            *projections[1].shape[:2],
+            queries=None if query_positions is None else projections[0].shape[1],
             is_local=pattern.window is not None,
             has_dropout=dropout_keys is not None and config.attention_dropout_rate > 0,
         )
@@ -66,14 +66,14 @@ def attend(
 
 
 def _tpu(
-    config, sources, biases, pattern, rotations, dropout_keys, query_positions=None
+    config, projections, biases, pattern, rotations, dropout_keys, query_positions=None
 ):
     biases = [
         jnp.zeros(x.shape[2:]) if b is None else b
-        for x, b in zip(sources, biases, strict=True)
+        for x, b in zip(projections, biases, strict=True)
     ]
     query, key, value = (
-        _repeat_for_heads(config, x).reshape(*x.shape[:2], -1) for x in sources
+        _repeat_for_heads(config, x).reshape(*x.shape[:2], -1) for x in projections
     )  # [B, L, H K]
     if query_positions is not None:
         padding = 0, -query.shape[1] % decisions.QUERY_CHUNK
@@ -89,16 +89,16 @@ def _tpu(
         dropout_keys,
         query_positions,
     )
-    shape = sources[0].shape
+    shape = projections[0].shape
     return context[:, : shape[1]].reshape(shape)
 
 
-def _tpu_pieces(config, sources, biases, pattern, rotations, dropout_keys):
+def _tpu_pieces(config, projections, biases, pattern, rotations, dropout_keys):
     del dropout_keys  # there is no dropout
     cut = functools.partial(overlapping_pieces.cut, window=pattern.window)
-    sources = tuple(
+    projections = tuple(
         cut(products.add_bias(x, bias).astype(config.dtype))
-        for x, bias in zip(sources, biases, strict=True)
+        for x, bias in zip(projections, biases, strict=True)
     )
     # Positions outside of the row are padding.
     pieces = dataclasses.replace(
@@ -108,13 +108,13 @@ def _tpu_pieces(config, sources, biases, pattern, rotations, dropout_keys):
     )
     if rotations is not None:
         rotations = rotary.Rotations(*map(cut, rotations))
-    context = _tpu(config, sources, (None,) * 3, pieces, rotations, None)
+    context = _tpu(config, projections, (None,) * 3, pieces, rotations, None)
     return overlapping_pieces.join(context, len(pattern.is_token), pattern.window)
 
 
 def _cudnn(
     config,
-    sources,
+    projections,
     biases,
     pattern,
     rotations,
@@ -133,7 +133,7 @@ def _cudnn(
     # cuDNN's softmax of no key is not finite: rows of padding see their first position,
     # and queries of packed rows without a key are zeroed below.
     lengths = jnp.maximum(jnp.sum(pattern.is_token, axis=1, dtype=jnp.int32), 1)
-    arrays = *_add_biases_and_rotate(config, sources, biases, rotations), lengths
+    arrays = *_add_biases_and_rotate(config, projections, biases, rotations), lengths
     names = _HEADS, _HEADS, _HEADS, ("batch",)
     if pattern.documents is not None:
         arrays, names = (*arrays, pattern.documents), (*names, ("batch", "length"))
@@ -172,10 +172,10 @@ _KERNELS = {
 
 
 def _plain(
-    config, sources, biases, pattern, rotations, dropout_keys, query_positions=None
+    config, projections, biases, pattern, rotations, dropout_keys, query_positions=None
 ):
     query, key, value = _heads_first(
-        config, sources, biases, rotations, query_positions
+        config, projections, biases, rotations, query_positions
     )
     mask = pattern.mask(query_positions)[:, None]  # [B, 1, P, L]
     keys = plain_attention.dropout_keys(
@@ -191,29 +191,35 @@ def _plain(
 
 def probabilities(
     config: config_lib.EncoderConfig,
-    sources: tuple[Float[Array, "B _ _ K"], ...],
+    projections: tuple[Float[Array, "B _ _ K"], ...],
     biases: tuple[Float[Array, "_ K"] | None, ...],
     pattern: AttentionPattern,
     rotations: rotary.Rotations | None,
     query_positions: Int[Array, "B P"] | None = None,
 ) -> Float[Array, "B H P L"]:
     """Return the probabilities before dropout, with arguments as in `attend`."""
-    query, key, _ = _heads_first(config, sources, biases, rotations, query_positions)
+    query, key, _ = _heads_first(
+        config, projections, biases, rotations, query_positions
+    )
     mask = pattern.mask(query_positions)[:, None]  # [B, 1, P, L]
     return plain_attention.probabilities(query, key, mask)
 
 
-def _heads_first(config, sources, biases, rotations, query_positions):
+def _heads_first(config, projections, biases, rotations, query_positions):
     """Return the arrays of `_add_biases_and_rotate` transposed to [B, H, L, K]."""
-    arrays = _add_biases_and_rotate(config, sources, biases, rotations, query_positions)
+    arrays = _add_biases_and_rotate(
+        config, projections, biases, rotations, query_positions
+    )
     return tuple(x.swapaxes(1, 2) for x in arrays)
 
 
-def _add_biases_and_rotate(config, sources, biases, rotations, query_positions=None):
+def _add_biases_and_rotate(
+    config, projections, biases, rotations, query_positions=None
+):
     """Add biases, rotate queries and keys, and repeat keys and values for all heads."""
     query, key, value = (
         products.add_bias(x, bias).astype(config.dtype)
-        for x, bias in zip(sources, biases, strict=True)
+        for x, bias in zip(projections, biases, strict=True)
     )
     if rotations is not None:
         query_rotations = rotations

@@ -90,7 +90,7 @@ def attention(
 
 
 def _attention_on_tpu(config, batch, length, has_dropout):
-    heads = config.num_heads / per_device.parts("heads")
+    heads = config.num_heads / per_device.num_shards("heads")
     columns = heads * config.head_size
     sizes = ", ".join(map(str, HEAD_SIZES))
     yield (
@@ -187,11 +187,11 @@ def _cross_entropy_on_tpu(config, batch, predictions, reader):
         columns % LANES,
         f"embeddings of {columns} columns; the kernel takes multiples of {LANES}",
     )
-    parts = per_device.parts("vocab")
+    parts = per_device.num_shards("vocab")
     yield parts > 1, f"the vocabulary is split over {parts} devices"
     yield _too_old()
     yield _uneven_rows(batch)
-    rows = batch * predictions // per_device.parts("batch")
+    rows = batch * predictions // per_device.num_shards("batch")
     yield (
         4 * rows * config.vocab_size < MIN_LOGITS_MIB * 2**20,
         f"logits of less than {MIN_LOGITS_MIB} MiB on a device",
@@ -233,7 +233,7 @@ def device_kind() -> str:
 
 
 def _uneven_rows(batch):
-    devices = per_device.parts("batch")
+    devices = per_device.num_shards("batch")
     return batch % devices, f"{batch} rows are not a multiple of {devices} devices"
 
 
@@ -261,7 +261,7 @@ def describe(
     length: int,
     *,
     predictions: int,
-    logits_reader: str,
+    stored_logits_reason: str,
 ) -> str:
     """Describe the implementation of each part of an encoder in training, and why.
 
@@ -291,7 +291,9 @@ def describe(
     ]
     decided.append(("residuals", residual(config, platform, batch, length)))
     if predictions:
-        decision = cross_entropy(config, platform, batch, predictions, logits_reader)
+        decision = cross_entropy(
+            config, platform, batch, predictions, stored_logits_reason
+        )
         decided.append(("cross entropy", decision))
     parts: dict[str, list[str]] = {}  # by decision
     for part, decision in decided:

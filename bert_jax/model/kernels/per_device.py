@@ -15,7 +15,7 @@ import jax
 Names = tuple[str | None, ...]
 
 
-def parts(dimension: str) -> int:
+def num_shards(dimension: str) -> int:
     """Return the number of parts that mesh and rules split a dimension into."""
     axes = nn.logical_to_mesh_axes((dimension,))[0] or ()
     mesh = jax.sharding.get_abstract_mesh()

@@ -59,7 +59,7 @@ _REPEATED_ROTATIONS = (None, None, "length", None)
 
 def attend(
     config: config_lib.EncoderConfig,
-    sources: tuple[Float[Array, "B _ D"], ...],
+    projections: tuple[Float[Array, "B _ D"], ...],
     biases: tuple[Float[Array, " D"], ...],
     pattern: AttentionPattern,
     rotations: rotary.Rotations | None,
@@ -71,8 +71,8 @@ def attend(
 
     Args:
       config: Encoder.
-      sources: Queries [B, P, D], keys [B, L, D] and values [B, L, D] of all heads. L, P
-        and D are multiples of 128.
+      projections: Queries [B, P, D], keys [B, L, D] and values [B, L, D] of all heads.
+        L, P and D are multiples of 128.
       biases: Biases that are still to be added to them, before they are rounded to the
         encoder's type.
       pattern: Rules for which keys each query sees.
@@ -85,7 +85,7 @@ def attend(
         the distance to the token c - L positions after the content. They need all
         positions as queries.
     """
-    batch, length, size = sources[1].shape
+    batch, length, size = projections[1].shape
     head_size = config.head_size
     options = scores_lib.Options(
         head_size=head_size,
@@ -93,7 +93,7 @@ def attend(
         causal=pattern.causal,
         window=pattern.window,
         packed=pattern.documents is not None,
-        query_piece=_piece_size(sources[0].shape[1], pattern.window),
+        query_piece=_piece_size(projections[0].shape[1], pattern.window),
         key_piece=_piece_size(length, pattern.window),
     )
     if dropout_keys is None:
@@ -117,21 +117,21 @@ def attend(
         inputs |= {
             name: tpu_rotations.factors(x, head_size) for name, x in rotated.items()
         }
-    sources = tuple(x.astype(jnp.float32) for x in sources)
+    projections = tuple(x.astype(jnp.float32) for x in projections)
     distances = tuple(x.astype(jnp.float32) for x in distances)
     dtype = jnp.dtype(config.dtype)
-    return _attend(sources, biases, distances, inputs, dtype, options)
+    return _attend(projections, biases, distances, inputs, dtype, options)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _attend(sources, biases, distances, inputs, dtype, options):
-    return _forward(sources, biases, distances, inputs, dtype, options)[0]
+def _attend(projections, biases, distances, inputs, dtype, options):
+    return _forward(projections, biases, distances, inputs, dtype, options)[0]
 
 
-def _forward(sources, biases, distances, inputs, dtype, options):
+def _forward(projections, biases, distances, inputs, dtype, options):
     # Outside the kernel, so that the compiler fuses it into the products.
     query, key, value = (
-        (x + bias).astype(dtype) for x, bias in zip(sources, biases, strict=True)
+        (x + bias).astype(dtype) for x, bias in zip(projections, biases, strict=True)
     )
     inputs = {"query": query, "key": key, "value": value, **inputs}
     if distances:

@@ -9,7 +9,7 @@ they may see.
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from bert_jax.model.attention_pattern import HIDDEN_SCORE
+from bert_jax.model.attention_pattern import MASKED_SCORE
 from bert_jax.model.kernels import tpu_rotations
 from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK, device_kind
 from bert_jax.model.kernels.tpu_attention_scores import dot, dot_transposed, split
@@ -47,7 +47,7 @@ def forward(
 
         @pl.when(program.at[1] == 0)
         def _():
-            highest[:] = jnp.full_like(highest, HIDDEN_SCORE)
+            highest[:] = jnp.full_like(highest, MASKED_SCORE)
             total[:] = jnp.zeros_like(total)
             context[:] = jnp.zeros_like(context)
 
@@ -75,7 +75,7 @@ def forward(
                     y += shrunk * context[head.columns, chunk]
                     highest[row, chunk], total[row, chunk] = top, count
                     context[head.columns, chunk] = y
-                count = jnp.where(top < 0.5 * HIDDEN_SCORE, jnp.inf, count)
+                count = jnp.where(top < 0.5 * MASKED_SCORE, jnp.inf, count)
                 sums[0, 0, row, chunk] = top * options.exponent + jnp.log2(count)
                 outputs.append(y / (count * (1 - options.rate)))
             if step.is_last:

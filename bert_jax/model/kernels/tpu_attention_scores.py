@@ -12,7 +12,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from bert_jax.model import dropout, randomness
-from bert_jax.model.attention_pattern import HIDDEN_SCORE
+from bert_jax.model.attention_pattern import MASKED_SCORE
 from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
 
 # Document of padding, which no query sees.
@@ -182,7 +182,7 @@ class Program:
     def scores(self, step, key, query):
         """Return the scores of each head, [M, N], of keys [M, 128] and its queries.
 
-        Keys that a query does not see have `HIDDEN_SCORE`. `query` is a result of
+        Keys that a query does not see have `MASKED_SCORE`. `query` is a result of
         `for_each_head`.
         """
         options = self.options
@@ -200,7 +200,7 @@ class Program:
             visible &= distance <= 0
         if options.window is not None:
             visible &= jnp.abs(distance) <= options.window
-        return [jnp.where(visible, x, HIDDEN_SCORE) for x in scores]
+        return [jnp.where(visible, x, MASKED_SCORE) for x in scores]
 
     def make_dropout(self, step, head):
         """Return a function that zeroes dropped entries of [M, N], without scaling."""

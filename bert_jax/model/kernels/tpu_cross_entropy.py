@@ -68,8 +68,8 @@ def _cross_entropy_backward(vocab_size, residuals, gradients):
     )  # [B, P, V], [8 parts, V]
     d_logits = d_logits.reshape(-1, table.shape[0])  # [B P, V]
     rows = x.reshape(-1, table.shape[1])  # [B P, E]
-    dx = products.dot("rv,ve->re", d_logits, table).astype(x.dtype)
-    d_table = products.dot("vr,re->ve", products.transpose(d_logits), rows)
+    dx = products.einsum_float32("rv,ve->re", d_logits, table).astype(x.dtype)
+    d_table = products.einsum_float32("vr,re->ve", products.transpose(d_logits), rows)
     return dx.reshape(x.shape), d_table, jnp.sum(d_bias, axis=0), None
 
 

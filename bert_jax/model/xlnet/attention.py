@@ -120,9 +120,9 @@ class RelativeAttention(nn.Module):
             query = (query + relative.content_bias).astype(c.dtype)
             return query.swapaxes(1, 2), key.swapaxes(1, 2), added  # [B, H, ...]
 
-        sources = query, key, relative
+        projections = query, key, relative
         context, probabilities = plain_attention.attend_with_scores(
-            c, prepare, sources, value, mask, keys, return_probabilities
+            c, prepare, projections, value, mask, keys, return_probabilities
         )
         output = linear.attention_output(c, has_bias=False)
         return *output.product_and_bias(context), probabilities
