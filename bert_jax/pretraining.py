@@ -209,8 +209,8 @@ def _held_out(
     ):
         if corpus.count(shards.HELD_OUT, "documents") < 2:
             processes.say(
-                f"the corpus {name} has fewer than two held-out documents; it is not "
-                "evaluated"
+                f"the corpus {name} is not evaluated: it has fewer than two held-out "
+                "documents; build it with a larger --held_out"
             )
             continue
         batches = _batches([corpus], config, index, held_out=True, rows=rows)

@@ -28,10 +28,10 @@ def parse(arg: str, variants: Sequence[str] = ()) -> tuple[str, bool]:
     if variant in (variants or ("",)):
         return variant, smoke
     if variants:
-        wanted = f"give one of {', '.join(variants)}, with or without ',smoke'"
+        wanted = f"one of {', '.join(variants)}, alone or with ',smoke'"
     else:
-        wanted = "there is only 'smoke',"
-    raise UserError(f"argument {arg!r} of the recipe: {wanted} for a run of seconds")
+        wanted = "'smoke', for a run of seconds, or no argument"
+    raise UserError(f"unknown argument {arg!r} of the recipe; expected {wanted}")
 
 
 def set_size(

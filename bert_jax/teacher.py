@@ -32,7 +32,7 @@ def fill_in_teacher(
     if not objective.teacher:
         raise UserError(
             "objective.teacher is not set; pass --config.objective.teacher=DIR: a "
-            "workdir, a checkpoint in it, or a folder of another project"
+            "workdir, a checkpoint in it, or the folder of a published model"
         )
     path, _ = checkpoints.initial_checkpoint(
         objective.teacher,

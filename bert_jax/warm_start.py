@@ -59,7 +59,7 @@ def find_checkpoint(
     if config.init_from in ("", PLACEHOLDER):
         raise UserError(
             "init_from is not set; pass --config.init_from=DIR: a workdir, a "
-            "checkpoint in it, or a folder of another project"
+            "checkpoint in it, or the folder of a published model"
         )
     path, fingerprint = checkpoints.initial_checkpoint(
         config.init_from, folder, type(config)
@@ -97,9 +97,9 @@ def check_tokenizer(source: PretrainedCheckpoint, corpus: shards.Corpus) -> None
     if expected != corpus.tokenizer.fingerprint:
         raise UserError(
             f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
-            f"but {path} has {expected}; build the corpus with the tokenizer beside "
-            "the folder checkpoints, or with the one that "
-            f"run.convert --input={path} --output=DIR --to=native writes"
+            f"but {path} has {expected}; build the corpus with the "
+            f"checkpoint's tokenizer: run.convert --input={path} --output=DIR "
+            "--to=native writes it to DIR/tokenizer"
         )
 
 
@@ -145,7 +145,7 @@ def _check_generator(objective: Any, source: PretrainedCheckpoint) -> None:
         if not fits:
             raise UserError(
                 f"objective.{name}={asked!r}, but the checkpoint {source.path} has "
-                f"{value!r}; set it to that"
+                f"{value!r}; set objective.{name}={value!r}"
             )
 
 
@@ -192,8 +192,8 @@ def _with_architecture(
             value = given
         elif is_set and given != value:
             raise UserError(
-                f"{path}={given}, but the checkpoint {source} has {value}; use "
-                "configs/continued.py without this field, or another checkpoint"
+                f"{path}={given}, but the checkpoint {source} has {value}; leave this "
+                "field unset, as configs/continued.py does, or use another checkpoint"
             )
         fields[field.name] = value
     return dataclasses.replace(config, **fields)
@@ -227,9 +227,9 @@ def load_initial_params(
     processes.say("  optimizer state and learning rate schedule start from scratch")
     if _repeats_rows(run.config, source.metadata.config):
         processes.say(
-            "  warning: the checkpoint's run had this corpus, length and "
-            f"seed={run.config.seed}, too; its rows come again in the same order, "
-            "unless --config.seed has another value"
+            "  warning: this run repeats the rows of the checkpoint's run, which had "
+            f"the same corpus, length and seed={run.config.seed}; to change their "
+            "order, set another --config.seed"
         )
     return dataclasses.replace(state, params=restore.merge(state.params, loaded))
 

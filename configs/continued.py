@@ -6,7 +6,7 @@ Source: google-research/bert, README: a learning rate of 2e-5 for continued pret
         has as many tokens in smaller batches of shorter sequences.
 Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
             --config.init_from=CHECKPOINT --config.data.corpus=DIR --workdir=DIR
-        The checkpoint is a workdir, a checkpoint in it, or a folder of another project.
+        The checkpoint is a workdir, a checkpoint in it, or a published model's folder.
         The architecture is the checkpoint's. Set no field of it: a value that
         contradicts the checkpoint, or the default of another field, is refused. Some
         fields may change: the sizes of the tables of positions and segments (with

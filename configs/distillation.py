@@ -13,8 +13,8 @@ Differences: the student begins with random weights, the authors' with layers 0,
 Run:    python -m bert_jax.run.pretrain --config=configs/distillation.py \
             --config.objective.teacher=CHECKPOINT --config.data.corpus=DIR \
             --workdir=DIR
-        The teacher is a workdir, a checkpoint in it, or a folder of another project,
-        that predicts masked tokens. If its hidden size is another, pass
+        The teacher is a workdir, a checkpoint in it, or the folder of a published
+        model, and predicts masked tokens. If its hidden size is another, pass
         --config.objective.hidden_weight=0. The corpus has its tokenizer:
         `run.build_corpus --tokenizer=CHECKPOINT` reads that of a published one. The
         teacher must be there when the run resumes, too.

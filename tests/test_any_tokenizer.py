@@ -58,7 +58,7 @@ def test_unigram_models_without_a_token_for_unknown_text_are_refused(tmp_path):
     splitter = pre_tokenizers.Metaspace()
     pipeline = unigram(["a cat sat"] * 9, BERT, None, None, splitter)
     pipeline.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UserError, match="Unigram model .* set its unk_id to the id"):
+    with pytest.raises(UserError, match="unk_id of the Unigram model .* is null; set it to the id"):
         vocabularies.read(tmp_path)
     values = json.loads(pipeline.to_str())
     values["model"]["unk_id"] = BERT.index("[UNK]")

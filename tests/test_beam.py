@@ -159,7 +159,8 @@ def test_graph_of_a_job_does_not_hold_the_splits(text_file, saved_wordpiece, tmp
     size, refusal = done.stdout.splitlines()
     assert int(size) < 500_000
     assert refusal == (
-        f"UserError {text_file} has changed, or is not the same for Beam's workers"
+        f"UserError {text_file} has changed, or differs on Beam's workers; "
+        "give an --input that all machines share"
     )
 
 

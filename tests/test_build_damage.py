@@ -124,7 +124,7 @@ def test_build_is_not_continued_with_another_version(go_on, monkeypatch):
     """Another version may split text differently."""
     here = build_state.versions()
     monkeypatch.setattr(build_state, "versions", lambda: here | {"tokenizers": "9.9"})
-    expected = f"begun with tokenizers {here['tokenizers']}, and this is tokenizers 9.9"
+    expected = f"begun with tokenizers {here['tokenizers']}, but tokenizers 9.9 is inst"
     with pytest.raises(UserError, match=expected):
         go_on()
 

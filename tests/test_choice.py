@@ -122,26 +122,26 @@ def test_json_lines(answer, index, tmp_path):
     ("name", "text", "message"),
     [
         ("a.tsv", "x", r"a.tsv: unknown format; .* must end in .csv, .jsonl, .json"),
-        ("a.csv", "x,,,,,2\n", "no questions; 1 lost their correct answer"),
+        ("a.csv", "x,,,,,2\n", "no questions; 1 lack the text of the correct c"),
         ("a.csv", "x,a,b,A\nx,a,b,c,A\n", "line 2: 5 fields, not 4 as in the first"),
         ("a.csv", "x,a,A\n", "line 1: 3 fields; a row has the question, the answers"),
         ("a.csv", "x,a,b,b\n", "line 1: the last field is 'b', not the letter"),
         ("a.csv", "x,a,b,A\n,a,b,A\n", "line 2: the question is empty"),
         ("a.csv", "x,a,,A\n", "line 1: there are fewer than two answers"),
-        ("a.csv", "x,a,b,A\nx,a,b,\n", "line 2: there is no answer"),
+        ("a.csv", "x,a,b,A\nx,a,b,\n", "line 2: the answer is missing"),
         ("a.csv", "sent1,ending0,label\n", "SWAG's columns are .*: no column 'sent2'"),
         ("a.csv", SWAG.replace("g1", "g4"), "SWAG's .*: no column 'ending1'"),
         ("a.csv", SWAG.replace("g1", "g2"), "SWAG's .*: no column 'ending1'"),
         ("a.csv", SWAG + "0,,,,x,y,,a,b,c,d,4\n", "the answer 4 is .* from 0 to 3"),
-        ("a.csv", SWAG + "0,,,,x,y,,a,,c,d,1\n", "line 2: an answer is empty"),
+        ("a.csv", SWAG + "0,,,,x,y,,a,,c,d,1\n", "line 2: a choice is empty"),
         ("a.csv", SWAG.replace("l\n", "x\n") + "0,,,,x,y,,a,b,c,d,1\n", "no answer"),
         ("a.jsonl", '{"question": 1, "choices": []}', "'question' must be a text"),
         ("a.jsonl", '{"question": "x", "choices": "ab"}', "a list of texts"),
-        ("a.jsonl", '{"question": "x", "choices": ["a", " "]}', "an answer is empty"),
+        ("a.jsonl", '{"question": "x", "choices": ["a", " "]}', "a choice is empty"),
         (
             "a.jsonl",
             '{"question": "x", "choices": ["a", "b"], "answer": null}',
-            "line 1: there is no answer",
+            "line 1: the answer is missing",
         ),
         (
             "a.csv",
@@ -163,7 +163,7 @@ def test_labels_of_swag_may_have_spaces_or_be_unknown(tmp_path):
         unknown = SWAG + f"0,,,,x,y,,a,b,c,d,{label}\n"
         file = read(tmp_path / "b.csv", unknown, needs_answers=False)
         assert [question.answer for question in file.questions] == [-1]
-        with pytest.raises(UserError, match="line 2: there is no answer"):
+        with pytest.raises(UserError, match="line 2: the answer is missing"):
             read(tmp_path / "b.csv", unknown)
 
 

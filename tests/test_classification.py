@@ -48,11 +48,11 @@ def test_labels_become_classes():
         ["0.5", "x"],
     ):
         assert classification.label_names(labelled(*names)) == names
-    with pytest.raises(UserError, match="the same number: 1, 1.0, 2; write it in one"):
+    with pytest.raises(UserError, match="training labels 1, 1.0 are equal numbers"):
         classification.label_names(labelled("1", "2", "1.0"))
     with pytest.raises(UserError, match="have the label 'x', from a.tsv, line 1 on"):
         classification.label_names(examples[1:])
-    message = "a.tsv, line 2: the label 'z' is not among .* which are 'x', 'y'"
+    message = "a.tsv, line 2: unknown label 'z'; the labels of .* are 'x', 'y'"
     with pytest.raises(UserError, match=message):
         classification.to_probabilities(labelled("x", "y", "z"), ["x", "y"])
 

@@ -1,4 +1,4 @@
-"""Pretraining that begins with a checkpoint, native or of another project."""
+"""Pretraining that begins with a checkpoint, native or published."""
 
 import dataclasses
 
@@ -292,7 +292,7 @@ def test_a_run_warns_if_the_rows_of_its_source_come_again(
         ({"objective": config.MaskedLmConfig(segments="doc_sentences")}, False),
     ):
         begin(dataclasses.replace(asked, **changes), corpus, tmp_path)
-        warning = "had this corpus, length and seed=0, too; its rows come again"
+        warning = "this run repeats the rows of the checkpoint's run, which had"
         assert (warning in capsys.readouterr().err) == expected
 
 
@@ -386,7 +386,7 @@ def test_a_generator_keeps_its_size_and_embeddings(corpus, metadata):
     with pytest.raises(UserError, match=message):
         begin_with(disentangled, tied)
     larger = dataclasses.replace(tied, generator_size=1.0)
-    message = r"generator_size=0\.5, but the checkpoint SOURCE has 1\.0; set it to"
+    message = r"generator_size=0\.5, but the checkpoint SOURCE has 1\.0; set obj"
     with pytest.raises(UserError, match=message):
         begin_with(larger, tied)
     shallower = dataclasses.replace(tied, generator_layers=0.5)

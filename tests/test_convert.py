@@ -474,7 +474,7 @@ def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
     refused("full is not empty; give a new folder", out=tmp_path / "full")
     refused("x is a file; give a new folder", out=tmp_path / "full/x")
     refused("x is a file; give a new folder", out=tmp_path / "full/x/deeper")
-    refused("is written to a local folder only", "native", out="memory://none/out")
+    refused("must be a local folder", "native", out="memory://none/out")
     refused("nothing is not a folder", source=tmp_path / "nothing")
     refused("activation='gelu_erf' cannot be exported to TensorFlow", to="tensorflow")
     with monkeypatch.context() as patched:

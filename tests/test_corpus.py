@@ -105,12 +105,12 @@ def test_splits_in_which_nothing_begins_end_with_their_range(
     ends = []
 
     @contextlib.contextmanager
-    def unpacked(name):
+    def opened(name):
         with open(name, "rb") as stream:
             yield stream
             ends.append(stream.tell())
 
-    monkeypatch.setattr(file_kinds, "unpacked", unpacked)
+    monkeypatch.setattr(file_kinds, "open_decompressed", opened)
     monkeypatch.setattr(document_files, "_MAX_LINE_BYTES", 50)
     path = tmp_path / "a.txt"
     path.write_text(text)
@@ -179,7 +179,7 @@ def test_unavailable_store_ends_the_build(tmp_path, monkeypatch):
 
     stream = Stream(b"one\n\ntwo\n")
     stream.peek = lambda size: stream.getvalue()
-    monkeypatch.setattr(file_kinds, "unpacked", lambda name: stream)
+    monkeypatch.setattr(file_kinds, "open_decompressed", lambda name: stream)
     with pytest.raises(Unavailable, match=r"a\.txt cannot be read now: no answer"):
         read_all(sources.Source(f"{tmp_path}/*", "text"))
 
@@ -190,7 +190,7 @@ def test_bad_lines_are_reported_and_left_out(tmp_path):
     got, problems = read_all(sources.Source(str(tmp_path / "*.txt"), "text"))
     assert [d.text for d in got] == ["good\nmore\n", "next\n"]
     assert problems.lines == [
-        f"{tmp_path}/a.txt, line 2: not UTF-8; left out this line",
+        f"{tmp_path}/a.txt, line 2: not UTF-8; left out",
         f"{tmp_path}/b.txt: empty file",
     ]
     lines = [
@@ -205,8 +205,8 @@ def test_bad_lines_are_reported_and_left_out(tmp_path):
     assert [d.text for d in got] == ["good", "whole \N{GRINNING FACE}"]
     assert problems.lines == [
         f"{tmp_path}/c.jsonl, line 2: unpaired surrogate in 'text'; left out",
-        f"{tmp_path}/c.jsonl, line 4: no field 'text'; there are ['id', 'txt']; choose "
-        "one with --text_field; left out",
+        f"{tmp_path}/c.jsonl, line 4: the fields are ['id', 'txt'], not 'text' "
+        "(--text_field); left out",
         # One line for equal problems, of lines 5 to 9.
         f"{tmp_path}/c.jsonl, line 5: no JSON object with a text in 'text'; left out",
     ]
@@ -232,7 +232,7 @@ def test_long_documents_and_lines_are_cut(tmp_path, monkeypatch):
     assert max(len(d.text) for d in got) <= 50
     assert problems.count == 0
     (hint,) = problems.hints
-    assert "has documents of more than 50 characters, which are cut; put blank" in hint
+    assert "has documents of more than 50 characters, which are split; put b" in hint
     lines = ['{"text": "' + "a" * 70 + '"}', '{"text": "b"}', '{"text": 1}']
     (tmp_path / "b.jsonl").write_text("\n".join(lines))
     got, problems = read_all(sources.Source(str(tmp_path / "b.jsonl"), "jsonl"))
@@ -258,8 +258,8 @@ def test_lines_that_end_in_carriage_returns_are_not_cut(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
-        (bz2.compress(bytes(range(256)) * 99), "compressed; let its name end in .bz2"),
-        (gzip.compress(b"text", mtime=0), "compressed; let its name end in .gz"),
+        (bz2.compress(bytes(range(256)) * 99), "compressed; rename it to end in .bz2"),
+        (gzip.compress(b"text", mtime=0), "compressed; rename it to end in .gz"),
         (
             b"PAR1\x15\x04\x15\x0e",
             "a Parquet file; for a corpus use --format=parquet, else write text",
@@ -378,7 +378,7 @@ def test_tensorflow_datasets(tmp_path, documents, monkeypatch):
     for size in (10_000, 10):
         got, _ = read_all(dataclasses.replace(source, split_bytes=size))
         assert sorted(d.text for d in got) == sorted(documents[:30])
-    with pytest.raises(UserError, match="no split 'train' with a text .* are: body"):
+    with pytest.raises(UserError, match="text features body; it needs a split 'train'"):
         sources.plan(sources.Source("", "tfds:chapters"))
     with pytest.raises(UserError, match=r"not prepared in .*tfds build lm1b"):
         sources.plan(sources.Source("", "tfds:lm1b"))

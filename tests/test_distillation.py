@@ -237,7 +237,7 @@ def test_teachers_that_do_not_fit_are_refused(
         ({"encoder.hidden_size": 64}, "encoder.hidden_size is 64, and the .* is 32; "),
         (
             {"objective.hidden_layers": "all", "encoder.num_layers": 3},
-            "maps 3 layers to the teacher's 2; make encoder.num_layers a divisor",
+            "encoder.num_layers=3 does not divide the teacher's layers, 2; set a div",
         ),
     ):
         with pytest.raises(UserError, match=message):

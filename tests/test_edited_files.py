@@ -131,11 +131,11 @@ def test_a_start_that_was_refused_can_be_corrected(tmp_path):
 def test_of_two_first_starts_one_leaves_no_trace(tmp_path):
     with open(tmp_path / "lock", "w") as lock:  # the other one has only just begun
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="another process is running"):
+        with pytest.raises(UserError, match="another process uses"):
             claim(tmp_path)
     with (
         workdir.claim(tmp_path, CONFIG),  # holds the lock until the run ends
-        pytest.raises(UserError, match="another process is running"),
+        pytest.raises(UserError, match="another process uses"),
     ):
         claim(tmp_path)
     assert time.time() - 60 < workdir.first_start(tmp_path) <= time.time()

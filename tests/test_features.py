@@ -281,14 +281,14 @@ def test_columns(tmp_path):
     ("content", "columns", "message"),
     [
         (b"", ("a",), "a.txt has no lines"),
-        (b"a\nb\xff\n", (), "a.txt, line 2 is not UTF-8; convert the file"),
+        (b"a\nb\xff\n", (), "a.txt, line 2: not UTF-8; convert it"),
         (
             gzip.compress(b"a\n", mtime=0),
             (),
-            "a.txt: no text; the file is compressed; let its name end in .gz",
+            "a.txt: no text; the file is compressed; rename it to end in .gz",
         ),
         (b"a\tb\n", ("a", "c"), "a.txt, line 1: no column 'c'; there are 'a', 'b'"),
-        (b"a\tb\n", ("a",), "a.txt, line 1: there are no rows below the names"),
+        (b"a\tb\n", ("a",), "a.txt, line 1: there are no rows below the header"),
         (b"a\tb\n1\t2\n1\n", ("a",), "a.txt, line 3: 1 field, not 2"),
         (b"x" * (1 << 24), (), "a.txt, line 1 is longer than 16,777,216 bytes"),
     ],
@@ -340,7 +340,7 @@ def test_command_writes_and_counts(model, expected, tmp_path):
         (["--input=a.jsonl.gz", "--output={}/a.npz"], "gz: each line would be read"),
         (["--input=/nowhere", "--output={}/a.npz"], "cannot read /nowhere"),
         (["--input={}/a.txt", "--output=/nowhere/a.npz"], "cannot write to /nowhere/a"),
-        (["--input={}/a.txt", "--output={}/a.npz"], "a.txt, line 2 is not UTF-8"),
+        (["--input={}/a.txt", "--output={}/a.npz"], "a.txt, line 2: not UTF-8"),
     ],
 )
 def test_invalid_flags_and_files_are_refused(flags, message, model, tmp_path):

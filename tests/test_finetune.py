@@ -125,7 +125,7 @@ def test_changed_examples_are_refused(finetuned, tmp_path):
     rows = "a class\tabout class\na statement\tabout statement\n" * 30
     (tmp_path / "t.tsv").write_text("text\tlabel\n" + rows)
     files = {"train": str(tmp_path / "t.tsv"), "eval": made.task.eval}
-    message = r"another config \(task\.fingerprint.*; put back the data"
+    message = r"another config \(task\.fingerprint.*; restore the data"
     with pytest.raises(UserError, match=message):
         finetuning.finetune(make_config(made.init_from, files), str(folder))
 
@@ -262,7 +262,7 @@ def test_best_checkpoint_is_kept(name, best_of, pretrained, task, tmp_path, caps
     assert finetuning.finetune(config, str(tmp_path)) == results
     assert f"best {name} so far: {best[name]:.4g}" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "best")
-    with pytest.raises(UserError, match="had a checkpoint in best/, and now there is"):
+    with pytest.raises(UserError, match="best is missing; restore it or give another"):
         finetuning.finetune(config, str(tmp_path))
     assert json.loads((tmp_path / "results.json").read_text()) == results
 

@@ -148,7 +148,7 @@ def test_folders_and_files_of_another_task_are_refused(tmp_path, wordpiece):
         glue.read("mnli", str(rte))
     # The columns are the same, the labels are not.
     config = config_lib.ClassificationConfig(name="glue/wnli", folder=str(rte))
-    message = "train.tsv.gz, line 2: the label 'entailment' is not among .* '0', '1'"
+    message = "train.tsv.gz, line 2: unknown label 'entailment'; the labels .* '0', '1'"
     with pytest.raises(UserError, match=message):
         classification.Classification(config, wordpiece)
 

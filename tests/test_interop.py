@@ -272,7 +272,13 @@ def test_a_corpus_is_built_with_the_tokenizer_of_a_folder(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "aa"]))
     of_file = *flags[:-2], f"--tokenizer={tmp_path}/vocab.txt", flags[-1]
     done = call("build_corpus", *of_file, "mask=aa")
-    assert_refused(done, "--special_tokens applies to a folder with a tokenizer.json")
+    assert_refused(done, "--special_tokens applies to the folder of a tokenizer only")
+    (tmp_path / "google").mkdir()
+    (tmp_path / "vocab.txt").rename(tmp_path / "google/vocab.txt")
+    (tmp_path / "google/bert_config.json").write_text("{}")
+    of_google = *flags[:-2], f"--tokenizer={tmp_path}/google", flags[-1]
+    done = call("build_corpus", *of_google, "mask=aa")
+    assert_refused(done, f"--special_tokens does not apply to {tmp_path}/google: its v")
     succeed("build_corpus", *flags, "mask=aa,cls=[SEP]", "--workers=1")
     special = Tokenizer.load(tmp_path / "y/tokenizer").special_tokens
     assert (special.mask, special.cls, special.sep) == ("aa", "[SEP]", "[SEP]")

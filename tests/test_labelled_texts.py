@@ -51,7 +51,7 @@ def refusal(path, *columns, **options):
             "text\tlabel\n漢字\tя\n".encode("utf-16"),
             "is UTF-16; iconv -f UTF-16 -t UTF-8 conv",
         ),
-        ("a.tsv", COMPRESS[".gz"](b"text\n"), "is compressed; let its name end in .gz"),
+        ("a.tsv", COMPRESS[".gz"](b"text\n"), "is compressed; rename it to end in .gz"),
         (
             "a.tsv",
             "text\tlabel\ncafé\tx\n".encode("latin1"),
@@ -177,7 +177,7 @@ def test_a_test_file_may_lack_labels(header, tmp_path):
     [
         ({"folder": "GLUE"}, "folder='GLUE' is for a task of GLUE; pass --config.task"),
         ({"name": "glue/rte", "train": "a"}, "task.train=a does not go with task.name"),
-        ({"name": "glue/rte", "target": "number"}, "but glue/rte has classes"),
+        ({"name": "glue/rte", "target": "number"}, "glue/rte has classes; set task.t"),
         ({"name": "glue/imdb"}, "task.name='glue/imdb' must be one of"),
         ({"target": "number", "label_smoothing": 0.1}, "=0.1 does not go with"),
         ({"name": "glue/stsb", "class_weights": "balanced"}, "balanced does not go"),

@@ -350,7 +350,7 @@ def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypa
         programs, "make_finite_check", lambda mesh: lambda tree: next(seen)
     )
     run_config = small_config(corpus, checkpoint_every=4)
-    with pytest.raises(UserError, match=r"step 8: the parameters .* checkpoint is 4"):
+    with pytest.raises(UserError, match=r"step 8: the parameters .* is of step 4"):
         pretraining.pretrain(run_config, str(tmp_path / "run"))
     assert not (tmp_path / "run" / "checkpoints" / "8").exists()
 

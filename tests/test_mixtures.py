@@ -351,6 +351,6 @@ def test_weights_and_epochs_are_reported_at_the_start(run, corpora):
     expected = f"corpus small: {share:.2%} of the rows, about {rows * share:.0f}; 0."
     assert expected in messages
     assert (
-        "the corpus tiny has fewer than two held-out documents; it is not evaluated"
+        "the corpus tiny is not evaluated: it has fewer than two held-out documents"
         in messages
     )

@@ -190,7 +190,7 @@ def test_next_sentence_head_is_required(pretrained):
     [
         ("", "ab", "'' has no tokens"),
         ("ab", " ", "' ' has no tokens"),
-        (words(20), words(18), "41 tokens, the model has 40 positions"),
+        (words(20), words(18), "41 tokens; shorten it to the 40 positions"),
         (["a"], "ab", r"expected a text, got \['a'\]"),
     ],
 )
@@ -284,7 +284,7 @@ def test_the_probability_that_a_text_follows(model):
         ([], "there is no text; give a sentence with [MASK] in it, in quotes, or"),
         (["ab"], "there is no [MASK] in 'ab'"),
         (["[Mask] a"], "no [MASK] in '[Mask] a'; write [MASK] instead of [Mask]"),
-        (["[MASK]" * 39], "has 41 tokens, the model has 40 positions"),
+        (["[MASK]" * 39], "has 41 tokens; shorten it to the 40 positions"),
         (["--file=/nowhere"], "cannot read /nowhere: No such file or directory"),
         (["--file={lines}"], "lines.txt, line 2: there is no [MASK] in ''"),
         (["--file={lines}", "--next=ab"], "lines.txt, line 2: '' has no tokens"),

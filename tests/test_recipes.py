@@ -32,7 +32,7 @@ def test_docstrings_of_recipes_are_complete(file):
     text = module(file).__doc__
     for word in ("Source:", "Run:", "Cost:", FILES[file].name):
         assert word in text
-    with pytest.raises(UserError, match="argument 'huge' of the recipe: "):
+    with pytest.raises(UserError, match="argument 'huge' of the recipe; "):
         module(file).get_config("huge")
 
 
@@ -40,7 +40,7 @@ def test_variants_of_recipes():
     with pytest.raises(UserError, match="argument '' of .* one of tiny, mini, small, "):
         load("bert_miniature")
     assert load("bert_miniature", "smoke") == load("bert_miniature:tiny", "smoke")
-    with pytest.raises(UserError, match="argument 'x' of .* there is only 'smoke'"):
+    with pytest.raises(UserError, match="argument 'x' of .* expected 'smoke'"):
         load("bert_base:x")
     text = module("bert_ablations").__doc__
     assert all(f"        {variant} " in text for variant in ABLATIONS)

@@ -248,7 +248,9 @@ def test_models_and_batches_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match=r"mesh\.tensor=8 .* encoder\.num_heads=4"):
         sharding.check_encoder(mesh, TINY)
     odd = dataclasses.replace(TINY, num_heads=8, vocab_multiple=1, vocab_size=101)
-    with pytest.raises(UserError, match="vocabulary of 101 tokens; encoder.vocab_mu"):
+    with pytest.raises(
+        UserError, match="of 101 tokens; set another mesh.tensor, or pretr"
+    ):
         sharding.check_encoder(mesh, odd)
     head = config.PredictionHeadConfig(num_layers=1, width=10)
     wide = dataclasses.replace(TINY, prediction_head=head)

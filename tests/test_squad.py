@@ -189,7 +189,7 @@ def test_questions_whose_answer_is_elsewhere_are_not_trained_on(wordpiece, tmp_p
     predictions = task.decode("eval", outputs)
     assert task.scores("eval", predictions) == {"exact_match": 100, "f1": 100}
     config = dataclasses.replace(config, train=str(tmp_path / "late"))
-    with pytest.raises(UserError, match="late: no answer is where the file says"):
+    with pytest.raises(UserError, match="late: no context has 'text' at 'answer_st"):
         squad.Squad(config, wordpiece)
 
 

@@ -86,7 +86,7 @@ def test_json_lines_are_recognised(tmp_path):
     assert "{" not in tokenizer_lib.Tokenizer.load(tmp_path / "t").tokens
     (tmp_path / "a").write_text('[\n  {"body": "Some text of it."}\n]\n')
     done = call(*train, f"--output={tmp_path / 'u'}")
-    assert_refused(done, "a looks like a JSON array; write one object per line, or")
+    assert_refused(done, "a looks like a JSON array; convert it to JSON lines, or")
 
 
 def test_tables_pages_and_mixed_formats_are_read_as_text_only_if_asked(tmp_path):
@@ -97,7 +97,7 @@ def test_tables_pages_and_mixed_formats_are_read_as_text_only_if_asked(tmp_path)
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(b'{"text": "Some text."}\n'))
     train = ["train_tokenizer", "--vocab_size=100", f"--output={tmp_path / 't'}"]
     for name, message in (
-        ("a.csv.gz", "a.csv.gz looks like CSV; write one JSON object per line, or"),
+        ("a.csv.gz", "a.csv.gz looks like CSV; convert it to JSON lines, or"),
         ("b.HTML", "b.HTML looks like HTML; extract its text, or read it as it is"),
         ("c.*", "(c.jsonl.gz looks like jsonl, c.md looks like text); give a pattern"),
     ):
@@ -210,4 +210,4 @@ def test_the_folder_above_a_tokenizer_is_refused(wordpiece, tmp_path):
     wordpiece.save(tmp_path / "tokenizer")
     flags = f"--input={__file__}", f"--output={tmp_path / 'out'}"
     done = call("build_corpus", f"--tokenizer={tmp_path}", *flags)
-    assert_refused(done, f"with merges.txt; {tmp_path}/tokenizer has one")
+    assert_refused(done, f"with merges.txt; give {tmp_path}/tokenizer")

@@ -24,7 +24,7 @@ class FinetuneConfig:
     seed: int = field(0, at_least=0)
     # Number of runs, with seeds `seed`, `seed` + 1 and so on, each in a folder.
     repeats: int = field(1, at_least=1, at_most=1000)
-    # Workdir of a run, one checkpoint in it, or a folder of another project.
+    # Workdir of a run, a checkpoint in it, or the folder of a published model.
     init_from: str = field("", free=True)
     init_fingerprint: str = ""  # of its parameters; "": not checked
     # Whether to load only config and tokenizer, as a baseline.

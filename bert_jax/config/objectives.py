@@ -145,8 +145,8 @@ class DistillationConfig(MaskedLmConfig):
             return [(-1, -1)]
         if teachers_layers % layers:
             raise UserError(
-                f"objective.hidden_layers='all' maps {layers} layers to the teacher's "
-                f"{teachers_layers}; make encoder.num_layers a divisor, or use 'last'"
+                f"encoder.num_layers={layers} does not divide the teacher's layers, "
+                f"{teachers_layers}; set a divisor, or objective.hidden_layers='last'"
             )
         return [(i, i * teachers_layers // layers) for i in range(layers + 1)]
 

@@ -229,7 +229,7 @@ class PretrainConfig:
         for name, each in self.encoders.items():
             types = each.type_vocab_size
             if objective.segments not in SINGLE_SEGMENTS and types < 2:
-                more = ", or the number to 2 or more" if name == "encoder" else ""
+                more = ", or encoder.type_vocab_size=2" if name == "encoder" else ""
                 path = f"{where}objective.segments"
                 raise UserError(
                     f"{where}{FIELD_PREFIXES[name]}type_vocab_size={types} cannot tell "

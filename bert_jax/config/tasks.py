@@ -64,7 +64,7 @@ class ClassificationConfig:
             names = "train", "eval", "test", "text_a", "text_b", "label"
             require(self, where, [(name, "", "name") for name in names])
         if self.predicts_numbers and self.name not in ("", "glue/stsb"):
-            raise UserError(f"{where}target='number', but {self.name} has classes")
+            raise UserError(f"{self.name} has classes; set {where}target='class'")
         if self.predicts_numbers:
             cause = "name" if self.name else "target"
             for_classes = ("class_weights", "none"), ("label_smoothing", 0.0)

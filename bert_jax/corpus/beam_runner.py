@@ -82,8 +82,8 @@ def _plan(
     numbered = [(i, s) for i, s in enumerate(sources.plan(job.source)) if i in wanted]
     if _digest(numbered) != digest:
         raise UserError(
-            f"{job.source.pattern or job.source.format} has changed, or is not the "
-            "same for Beam's workers"
+            f"{job.source.pattern or job.source.format} has changed, or differs on "
+            "Beam's workers; give an --input that all machines share"
         )
     return numbered
 

@@ -167,7 +167,7 @@ class _Lines:
                 yield self._offset, text
             except UnicodeDecodeError:
                 if self._offset < self.end:  # the next range reports later lines
-                    self.report("not UTF-8; left out this line")
+                    self.report("not UTF-8; left out")
 
     def _lines(self) -> Iterator[bytes]:
         """Yield lines from the stream's position on, and cut long ones."""
@@ -230,8 +230,8 @@ def _text_lines(lines: _Lines) -> Iterator[str | None]:
             if size > _MAX_DOCUMENT_CHARS:
                 lines.problems.hint(
                     f"the input has documents of more than {_MAX_DOCUMENT_CHARS:,} "
-                    "characters, which are cut; put blank lines between documents, or "
-                    "use --format=jsonl"
+                    "characters, which are split; put blank lines between documents, "
+                    "or use --format=jsonl"
                 )
 
 
@@ -244,7 +244,7 @@ def _hint_at_other_formats(first_line: str, problems: Problems) -> None:
     if first_line.startswith('{"'):
         problems.hint(
             "the input looks like JSON lines (a file begins with '{'); use "
-            "--format=jsonl to read their texts alone"
+            "--format=jsonl to read only their texts"
         )
 
 
@@ -285,8 +285,7 @@ def _jsonl_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
         except KeyError:
             there = reprlib.repr(list(fields))
             lines.report(
-                f"no field {text_field!r}; there are {there}; choose one with "
-                "--text_field; left out"
+                f"the fields are {there}, not {text_field!r} (--text_field); left out"
             )
         except (ValueError, TypeError, AttributeError, RecursionError):
             problem = f"no JSON object with a text in {text_field!r}"

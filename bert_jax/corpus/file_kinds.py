@@ -22,10 +22,10 @@ READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowExcep
 # First bytes of files that are not text.
 _NOT_TEXT = {
     b"PAR1": "a Parquet file; for a corpus use --format=parquet, else write text",
-    b"\x1f\x8b": "compressed; let its name end in .gz",
-    b"BZh": "compressed; let its name end in .bz2",
-    b"\xfd7zXZ": "compressed; let its name end in .xz",
-    b"\x28\xb5\x2f\xfd": "compressed; let its name end in .zst",
+    b"\x1f\x8b": "compressed; rename it to end in .gz",
+    b"BZh": "compressed; rename it to end in .bz2",
+    b"\xfd7zXZ": "compressed; rename it to end in .xz",
+    b"\x28\xb5\x2f\xfd": "compressed; rename it to end in .zst",
     b"PK\x03\x04": "a ZIP archive or an office document; extract its text",
     b"%PDF": "a PDF document; extract its text",
     b"\xff\xfe": "UTF-16; iconv -f UTF-16 -t UTF-8 converts it",
@@ -34,8 +34,8 @@ _NOT_TEXT = {
 # Formats that nothing here parses, by suffix. Read as text, their tags or separators
 # would end up in the corpus.
 _MARKUP = {
-    ".csv": "CSV; write one JSON object per line",
-    ".tsv": "TSV; write one JSON object per line",
+    ".csv": "CSV; convert it to JSON lines",
+    ".tsv": "TSV; convert it to JSON lines",
     ".html": "HTML; extract its text",
     ".htm": "HTML; extract its text",
 }
@@ -115,7 +115,7 @@ def _format(name: str, ending: str) -> str:
         return "jsonl"
     kind = _MARKUP.get(ending, "")
     if re.match(rb'\[\s*\{\s*"', beginning):
-        kind = "a JSON array; write one object per line"
+        kind = "a JSON array; convert it to JSON lines"
     if kind:
         raise UserError(
             f"{terminal.printable(name)} looks like {kind}, or read it as it is with "

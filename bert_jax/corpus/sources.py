@@ -220,9 +220,9 @@ def _plan_tfds(source: Source) -> list[InputSplit]:
     texts = [n for n, kind in features.items() if isinstance(kind, tfds.features.Text)]
     if source.text_field not in texts or "train" not in builder.info.splits:
         raise UserError(
-            f"the dataset {name} has no split 'train' with a text feature "
-            f"{source.text_field!r}; its text features are: {', '.join(texts)}; choose "
-            "one with --text_field"
+            f"the dataset {name} has splits {', '.join(builder.info.splits)} and text "
+            f"features {', '.join(texts) or 'none'}; it needs a split 'train' and a "
+            f"text feature {source.text_field!r}, or another in --text_field"
         )
     split = builder.info.splits["train"]
     count = min(split.num_examples, round(split.num_bytes / source.split_bytes))

@@ -50,14 +50,14 @@ class DemoConfig:
                 f"{where}finetune.task.target={target!r}: the demo's task has classes"
             )
         # Mistakes that would be found after pretraining only.
-        for name, most in (
-            ("task.length", self.pretrain.encoder.max_position_embeddings),
-            ("reinit_layers", self.pretrain.encoder.num_layers),
+        for name, value, limit in (
+            ("task.length", self.finetune.task.length, "max_position_embeddings"),
+            ("reinit_layers", self.finetune.reinit_layers, "num_layers"),
         ):
-            if (value := operator.attrgetter(name)(self.finetune)) > most:
+            if value > (most := getattr(self.pretrain.encoder, limit)):
                 raise UserError(
-                    f"{where}finetune.{name}={value} is more than the {most} of "
-                    f"{where}pretrain.encoder"
+                    f"{where}finetune.{name}={value} is more than "
+                    f"{where}pretrain.encoder.{limit}={most}"
                 )
         if (score := self.finetune.keep_best) not in _SCORES:
             raise UserError(

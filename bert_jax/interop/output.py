@@ -24,8 +24,8 @@ def check(output: str, *, local: bool = False) -> storage.Path:
     """
     if local and storage.is_remote(output):
         raise UserError(
-            f"{output}: a checkpoint of bert_jax is written to a local folder only; "
-            "give one"
+            f"--output={output} must be a local folder, because a native checkpoint is "
+            "written to it"
         )
     folder = storage.check_new_folder(output)
     if not storage.is_remote(folder):

@@ -67,14 +67,19 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
         model = tokenizer.steps()["model"]
         if model["type"] == "Unigram" and model["unk_id"] is None:
             raise UserError(
-                f"{folder}: the Unigram model in {PIPELINE_FILE} fails at unknown "
-                "characters; set its unk_id to the id of the token for them"
+                f"{folder}: unk_id of the Unigram model in {PIPELINE_FILE} is null; "
+                "set it to the id of the unknown token"
             )
         tokenizer_settings.check(folder, tokenizer, settings)
         return tokenizer
     settings |= named or {}
     config = folder / "config.json"
     if (folder / json_files.GOOGLE_CONFIG).exists() and not config.exists():
+        if named:
+            raise UserError(
+                f"--special_tokens does not apply to {folder}: its vocab.txt has "
+                "BERT's special tokens"
+            )
         return read_google(folder)
     model = json_files.read_or_empty(config)
     name = settings.get("tokenizer_class") or model.get("tokenizer_class")
@@ -124,7 +129,7 @@ def _older_pipeline(
     if not (folder / _WORDPIECE).exists():
         # Corpora and converted checkpoints have it one level below.
         below = folder / "tokenizer"
-        hint = f"; {below} has one" if (below / PIPELINE_FILE).exists() else ""
+        hint = f"; give {below}" if (below / PIPELINE_FILE).exists() else ""
         raise UserError(
             f"there is no {PIPELINE_FILE}, {_WORDPIECE}, {_SENTENCEPIECE}, {_DEBERTA}, "
             f"{_FAIRSEQ}, or {' with '.join(_BYTE_BPE)}{hint}"

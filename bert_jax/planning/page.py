@@ -48,8 +48,8 @@ def _header(plan: Plan) -> list[str]:
         "",
         _row("phase", (f"length {p.length}" for p in phases)),
         _row("steps", (f"{p.steps:,}" for p in phases)),
-        _row("sequences in a step", (f"{p.batch_size:,}" for p in phases)),
-        _row("  for a chip", (f"{p.batch_per_chip:g}" for p in phases)),
+        _row("sequences per step", (f"{p.batch_size:,}" for p in phases)),
+        _row("  per chip", (f"{p.batch_per_chip:g}" for p in phases)),
         _row("  micro-batches", (str(p.micro_batches) for p in phases)),
         "",
         "implementation of the model's parts",
@@ -65,7 +65,7 @@ def _memory(plan: Plan) -> list[str]:
     other = ("included" if p.refused else gib(p.memory.other) for p in phases)
     return [
         "",
-        f"memory of a chip, GiB (programs can use {available})",
+        f"memory per chip, GiB (programs can use {available})",
         _row("  parameters", (gib(m.parameters) for m in memories)),
         _row("  optimizer", (gib(m.optimizer) for m in memories)),
         _row("  activations, gradients, ...", (gib(m.temporaries) for m in memories)),
@@ -91,7 +91,7 @@ def _arithmetic(plan: Plan) -> Iterator[str]:
         cells = ("-" if phase.refused else value(phase) for phase in plan.phases)
         return _row(f"  {name}", cells, note)
 
-    yield from ("", "arithmetic of a step")
+    yield from ("", "arithmetic per step")
     yield _row("  model, TFLOP", (f"{p.flops / 1e12:,.2f}" for p in plan.phases))
     yield _row(
         "  at the chips' peak, ms",
@@ -135,7 +135,7 @@ def _arithmetic(plan: Plan) -> Iterator[str]:
 
 def _collectives(plan: Plan) -> Iterator[str]:
     yield ""
-    yield "collectives of a step: number, MiB of arrays, MiB sent by a device"
+    yield "collectives per step: number, MiB of arrays, MiB sent per device"
     traffic = [{(t.network, t.kind): t for t in p.traffic} for p in plan.phases]
     kinds = sorted({key for phase in traffic for key in phase})
     for network, kind in kinds:

@@ -42,7 +42,7 @@ def predict(
     if kind not in config_lib.FINETUNE_COMMANDS:
         raise UserError(
             f"{model.source} has no task to predict for: {model.description()}; give a "
-            "workdir of a fine-tuning program"
+            "workdir of a fine-tuning run"
         )
     if (text_a or text_b) and kind in _FIELDS:
         given = "text_a" if text_a else "text_b"

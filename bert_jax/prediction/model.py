@@ -36,7 +36,7 @@ class Model(TrainedModel):
 def load(path: str) -> Model:
     """Load a trained model.
 
-    The path is a workdir, one checkpoint in it, or a folder of another project
+    The path is a workdir, a checkpoint in it, or the folder of a published model
     (docs/interop.md).
     """
     source = checkpoints.find(path)

@@ -50,7 +50,7 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
     except UnicodeDecodeError as error:
         if kind:
             raise UserError(f"{shown}: no text; the file is {kind}") from error
-        raise UserError(f"{where} is not UTF-8; convert the file") from error
+        raise UserError(f"{where}: not UTF-8; convert it with iconv") from error
     except file_kinds.READ_ERRORS as error:
         reason = io_errors.message(error)
         raise io_errors.wrap_error(error, f"cannot read {shown}: {reason}") from error
@@ -132,4 +132,4 @@ def read_texts(
         first, *second = (fields[name] for name in columns)
         yield row_where, (first, *second) if second else first
     if row is None:
-        raise UserError(f"{where}: there are no rows below the names of the columns")
+        raise UserError(f"{where}: there are no rows below the header")

@@ -137,6 +137,6 @@ def check_fits(
     if (length := 2 + len(ids)) > encoder.max_position_embeddings:
         raise TextError(
             index,
-            f"{shortened(text)} has {length} tokens, the model has "
-            f"{encoder.max_position_embeddings} positions",
+            f"{shortened(text)} has {length} tokens; shorten it to the "
+            f"{encoder.max_position_embeddings} positions of the model",
         )

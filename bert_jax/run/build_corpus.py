@@ -40,15 +40,15 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
         for name in ("lower_case", "strip_accents"):
             if flags.FLAGS[name].present:
                 raise UserError(
-                    f"--{name} applies to a vocab.txt only; {path} has its own setting"
+                    f"--{name} applies to a vocab.txt only; the folder {path} sets it"
                 )
         return vocabularies.read(storage.path(path), _special_tokens())
     if os.path.basename(path) == tokenizer_lib.PIPELINE_FILE:
         raise UserError(f"--tokenizer={path}: give the folder of this file")
     if flags.FLAGS.special_tokens:
         raise UserError(
-            "--special_tokens applies to a folder with a tokenizer.json only; a "
-            "vocab.txt has BERT's special tokens"
+            "--special_tokens applies to the folder of a tokenizer only; a vocab.txt "
+            "has BERT's special tokens"
         )
     values = flags.FLAGS
     return vocabularies.read_wordpiece(path, values.lower_case, values.strip_accents)
@@ -87,8 +87,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "tokenizer",
         "",
-        "Folder with a tokenizer.json, from run.train_tokenizer or of a published "
-        "model; or a vocab.txt with --lower_case and --strip_accents.",
+        "Folder from run.train_tokenizer or of a published model; or a vocab.txt, with "
+        "--lower_case and --strip_accents.",
     )
     flags.DEFINE_list(
         "special_tokens",

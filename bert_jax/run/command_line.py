@@ -88,7 +88,7 @@ def define_training_flags(recipe: str | None, example: str) -> None:
 
 def define_checkpoint_flags(run: str) -> None:
     """Define `--init_from`, a checkpoint of a kind of run."""
-    hint = "one checkpoint in it, or a folder of another project"
+    hint = "a checkpoint in it, or the folder of a published model"
     flags.DEFINE_string("init_from", "", f"Workdir of a {run}, {hint}.")
 
 
@@ -105,10 +105,10 @@ def define_text_flags() -> None:
 
 def define_process_flags() -> None:
     """Define the flags that identify this process among the run's processes."""
-    hint = "Not needed on TPU and Slurm, and for a single process."
+    hint = "Not needed on TPU, under Slurm or MPI, or for a single process."
     flags.DEFINE_string("coordinator_address", "", f"HOST:PORT of process 0. {hint}")
-    flags.DEFINE_integer("num_processes", 0, f"Processes of the run. {hint}")
-    flags.DEFINE_integer("process_id", -1, f"Index of this one. {hint}")
+    flags.DEFINE_integer("num_processes", 0, f"Number of processes. {hint}")
+    flags.DEFINE_integer("process_id", -1, f"Index of this process, from 0. {hint}")
 
 
 def start_training() -> str:

@@ -23,8 +23,8 @@ def define_flags() -> None:
         "to",
         "",
         ["", "huggingface", "tensorflow", "native"],
-        "Format to write: native is bert_jax's own. Default: native for a folder of "
-        "another project, huggingface for a native checkpoint.",
+        "Format to write: native is bert_jax's own. Default: native for a published "
+        "model, huggingface for a native checkpoint.",
     )
 
 

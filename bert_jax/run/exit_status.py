@@ -91,8 +91,8 @@ def _explain(error: Exception) -> str:
     is_jax = type(error).__name__ == "JaxRuntimeError"  # JAX is slow to import
     if is_jax and line.startswith("RESOURCE_EXHAUSTED"):
         return (
-            f"{line}; use more micro_batches, a smaller batch_size or length, or more "
-            "devices"
+            f"{line}; use a smaller batch_size or length, or in training more "
+            "micro_batches or devices"
         )
     if _is_missing_platform(error):
         platforms = os.environ.get("JAX_PLATFORMS")

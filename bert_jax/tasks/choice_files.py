@@ -74,15 +74,15 @@ def read(path: str | os.PathLike, *, needs_answers: bool) -> QuestionFile:
         if not question.question.strip():
             problem = "the question is empty"
         elif len(question.choices) < 2:
-            problem = "there are fewer than two answers to choose from"
+            problem = "there are fewer than two choices"
         elif "" in map(str.strip, question.choices):
-            problem = "an answer is empty"
+            problem = "a choice is empty"
         elif needs_answers and question.answer == UNKNOWN:
-            problem = "there is no answer"
+            problem = "the answer is missing"
         if problem:
             raise UserError(f"{path}, line {question.line}: {problem}")
     if not questions:
-        lost = f"; {skipped} lost their correct answer" * bool(skipped)
+        lost = f"; {skipped} lack the text of the correct choice" if skipped else ""
         raise UserError(f"{path} has no questions{lost}")
     return QuestionFile(questions, skipped)
 
@@ -103,7 +103,7 @@ def _question(path: str, line: int, fields: dict[str, Any]) -> Question:
 
 
 def _read_csv(path: str, text: str) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Yield the line and the fields of each question, or None for a lost answer."""
+    """Yield line and fields of questions; None if the correct choice has no text."""
     rows = [(line, row) for line, row in task_files.csv_rows(path, text) if row]
     header = rows[0][1] if rows else [""]
     if not _SWAG_NEEDS & set(header):

@@ -209,9 +209,9 @@ def label_names(train: Sequence[Example]) -> list[str]:
             f"{_MAX_CLASS}"
         )
     if len(set(numbers)) < len(numbers):
+        same = [name for name in names if numbers.count(_number(name)) > 1]
         raise UserError(
-            f"some labels of the training examples are the same number: "
-            f"{', '.join(names[:20])}; write it in one way"
+            f"the training labels {', '.join(same[:20])} are equal numbers; use one"
         )
     if len(names) < 2:
         raise UserError(
@@ -240,8 +240,8 @@ def to_probabilities(examples: Sequence[Example], labels: Sequence[str]) -> np.n
             if name not in classes:
                 known = ", ".join(map(repr, labels[:20])) + ", ..." * (len(labels) > 20)
                 raise UserError(
-                    f"{example.where}: the label {name!r} is not among the labels to "
-                    f"learn, which are {known}"
+                    f"{example.where}: unknown label {name!r}; the labels of the "
+                    f"training examples are {known}"
                 )
             row[classes[name]] = probability
     return probabilities

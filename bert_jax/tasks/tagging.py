@@ -111,8 +111,8 @@ def tag_names(train: conll.TaggedFile) -> list[str]:
     names = sorted(train.tags)
     if len(names) < 2:
         raise UserError(
-            f"all words of {train.path} have the tag {names[0]!r}; task.tag_column is "
-            "the number of the column of tags, from 0"
+            f"all words of {train.path} have the tag {names[0]!r}; set "
+            "--config.task.tag_column to the column of the tags, counted from 0"
         )
     return names
 

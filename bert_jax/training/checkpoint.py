@@ -151,7 +151,7 @@ class Checkpoints:
         newest = self.newest()
         if newest is None:
             return "there is no complete checkpoint"
-        return f"the newest complete checkpoint is {newest}"
+        return f"the newest complete checkpoint is of step {newest}"
 
     def _set_aside(self, step: int) -> str:
         damaged = self._folder / str(step)

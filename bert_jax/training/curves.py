@@ -16,7 +16,7 @@ _PANELS = (
     ("loss", "_loss"),
     ("accuracy", "accuracy"),
     ("learning rate", "learning_rate"),
-    ("sequences a second", "sequences_per_sec"),
+    ("sequences per second", "sequences_per_sec"),
 )
 # Ends of the names of losses in other units than nats: squares, and 1 minus a cosine.
 _NOT_IN_NATS = ("regression_loss", "hidden_loss")

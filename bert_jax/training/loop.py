@@ -255,7 +255,7 @@ class Loop:
             processes.say(f"{what}; skipped ({self._skipped} of {limit} allowed)")
             return
         raise self._saver.error_with_last_checkpoint(
-            f"{what}; loop.max_skipped_steps={limit} allows no more; a lower learning "
+            f"{what}; loop.max_skipped_steps={limit} is exceeded; a lower learning "
             "rate or a longer warmup may help"
         )
 

@@ -52,11 +52,11 @@ def read(workdir: str | os.PathLike) -> list[Record]:
                 f"{runs[0].removesuffix(f'/{FILE}')}"
             )
         raise UserError(
-            f"{workdir} has no {FILE}; give the workdir of a run that has reported"
+            f"{workdir} has no {FILE}; give the workdir of a run that logged metrics"
         )
     with storage.reading(path):
         lines = path.read_bytes().splitlines()
     records = [record for line in lines if (record := parse(line)) is not None]
     if not records:
-        raise UserError(f"{path} has no records; the run has not reported anything yet")
+        raise UserError(f"{path} has no records; the run has not logged metrics yet")
     return records

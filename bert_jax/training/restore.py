@@ -66,8 +66,8 @@ def find(path: str | os.PathLike) -> epath.Path:
     path = absolute(path)
     if not path.is_dir():
         raise UserError(
-            f"{path} is not a folder; give a workdir or a checkpoint (nothing is "
-            "downloaded)"
+            f"{path} is not a folder; give a workdir, a checkpoint in it, or the "
+            "folder of a published model (models are not downloaded)"
         )
     folders = (path / "best", path / "checkpoints", path)
     steps = next(filter(None, map(list_checkpoints, folders)), [])
@@ -190,7 +190,7 @@ def stored_arrays(checkpoint: epath.Path, part: str) -> dict[str, Any]:
 def shape_mismatch(path: str, stored: Any, wanted: jax.ShapeDtypeStruct) -> str:
     """Describe how a stored array's shape differs from the model's; "" if equal."""
     has, wants = tuple(stored.shape), tuple(wanted.shape)
-    return f"{path} has shape {has}, the model wants {wants}" if has != wants else ""
+    return f"{path} has shape {has}; expected {wants}" if has != wants else ""
 
 
 def _load_some(

@@ -127,8 +127,8 @@ def train(
         if state is None:
             if processes.call_on_main(lambda: workdir.had_checkpoint(saver.folder)):
                 raise UserError(
-                    f"{saver.folder} had checkpoints, and now there is none; put them "
-                    "back, or give another --workdir to start from step 0",
+                    f"the checkpoints in {saver.folder} are missing; restore them, or "
+                    "give another --workdir to start from step 0",
                     in_all_processes=True,
                 )
             processes.say("initialising the parameters")
@@ -153,8 +153,8 @@ def train(
             saver.best_checkpoints.close()
             if state is None:
                 raise UserError(
-                    f"{saver.folder} had a checkpoint in best/, and now there is none; "
-                    "put it back, or give another --workdir",
+                    f"the checkpoint in {saver.folder / 'best'} is missing; restore it "
+                    "or give another --workdir",
                     in_all_processes=True,
                 )
         saver.checkpoints.close()

@@ -119,8 +119,8 @@ def check_encoder(
     if tokens % tensor:
         raise UserError(
             f"mesh.tensor={tensor} does not divide the padded vocabulary of {tokens} "
-            f"tokens; {where}vocab_multiple, which pretraining sets, is not a multiple "
-            f"of {tensor}"
+            f"tokens; set another mesh.tensor, or pretrain with {where}vocab_multiple "
+            f"set to a multiple of {tensor}"
         )
 
 

@@ -57,7 +57,7 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
                 _check_is_workdir(folder, type(config))
                 with storage.writing(folder):
                     storage.make_folder(folder)
-                busy = f"another process is running on {folder}"
+                busy = f"another process uses {folder}; give another --workdir"
                 held.enter_context(storage.locked(folder / "lock", busy))
                 _check_same_run(folder, config)
                 text = json.dumps(config_lib.to_dict(config), indent=2) + "\n"
@@ -183,20 +183,20 @@ def _check_same_run(folder: storage.Path, config: Any) -> None:
     if earlier is None:
         if had_checkpoint(folder):
             raise UserError(
-                f"{folder} holds a run, but not its config.json; put it back (a "
-                "checkpoint has it in its metadata), or give another --workdir"
+                f"{folder} has a run, but its config.json is missing; restore the file "
+                "(a checkpoint's metadata has a copy), or give another --workdir"
             )
         if restore.list_checkpoints(restore.absolute(str(folder / "checkpoints"))):
             raise UserError(
-                f"{folder} holds a checkpoint, but no run; pass it as init_from, and "
-                "give another --workdir"
+                f"{folder} holds a checkpoint, but no run; pass "
+                f"--config.init_from={folder}, and give another --workdir"
             )
         return
     refused = config_lib.differences(earlier, config, free=False)
     if refused:
         remedy = "give another --workdir"
         if any(re.match(r"(data|task)\.fingerprint:", line) for line in refused):
-            remedy = f"put back the data that the run began with, or {remedy}"
+            remedy = f"restore the data that the run began with, or {remedy}"
         raise UserError(
             f"{folder} holds a run with another config ({'; '.join(refused)}); {remedy}"
         )

@@ -33,7 +33,7 @@ class Squad:
         read = reader.read(config.train, config.no_answers)
         train = [example for example in read if _has_place(example)]
         if not train:
-            raise UserError(f"{config.train}: no answer is where the file says")
+            raise UserError(f"{config.train}: no context has 'text' at 'answer_start'")
         self._examples = reader.read(config.eval, config.no_answers)
         train_windows, self.train = _rows(train, tokenizer, config)
         self._windows, held_out = _rows(self._examples, tokenizer, config)
