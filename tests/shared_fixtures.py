@@ -25,8 +25,8 @@ import saved
 from corpora import build_reference, with_prefix_space
 
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import shards, vocabulary
-from bert_jax.interop import vocabularies
+from bert_jax.corpus import shards, tokenizer_training
+from bert_jax.interop import tokenizer_files
 from bert_jax.model.deberta import attention as deberta_attention
 from bert_jax.model.kernels import attention, residual
 from bert_jax.training import sharding
@@ -103,7 +103,7 @@ def text_file(documents, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def wordpiece(documents) -> tokenizer_lib.Tokenizer:
-    return vocabulary.train_wordpiece(documents, 1000)
+    return tokenizer_training.train_wordpiece(documents, 1000)
 
 
 @pytest.fixture(scope="session")
@@ -116,12 +116,12 @@ def saved_wordpiece(wordpiece, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def sentencepiece(documents) -> tokenizer_lib.Tokenizer:
-    return vocabulary.train_sentencepiece(documents, 800)
+    return tokenizer_training.train_sentencepiece(documents, 800)
 
 
 @pytest.fixture(scope="session")
 def byte_bpe(documents) -> tokenizer_lib.Tokenizer:
-    return vocabulary.train_byte_bpe(documents, 1000)
+    return tokenizer_training.train_byte_bpe(documents, 1000)
 
 
 @pytest.fixture(scope="session")
@@ -137,7 +137,7 @@ def tokenizer_of(request, tmp_path_factory):
         pieces = published.pieces_of_fairseq(request.getfixturevalue("documents")[:20])
         (folder / "sentencepiece.bpe.model").write_bytes(pieces)
         (folder / "config.json").write_text(json.dumps({"model_type": kind}))
-        return vocabularies.read(folder)
+        return tokenizer_files.read(folder)
 
     return tokenizer
 

@@ -15,7 +15,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, sources, splits
 from bert_jax.data import masking
 from bert_jax.errors import UserError
-from bert_jax.interop import special_token_layout, vocabularies
+from bert_jax.interop import special_token_layout, tokenizer_files
 from bert_jax.prediction import filling
 from bert_jax.tasks import tagging
 from bert_jax.tokenizer import special_tokens
@@ -58,12 +58,13 @@ def test_unigram_models_without_a_token_for_unknown_text_are_refused(tmp_path):
     splitter = pre_tokenizers.Metaspace()
     pipeline = unigram(["a cat sat"] * 9, BERT, None, None, splitter)
     pipeline.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UserError, match="unk_id of the Unigram model .* is null; set it to the id"):
-        vocabularies.read(tmp_path)
+    message = "unk_id of the Unigram model .* is null; set it to the id"
+    with pytest.raises(UserError, match=message):
+        tokenizer_files.read(tmp_path)
     values = json.loads(pipeline.to_str())
     values["model"]["unk_id"] = BERT.index("[UNK]")
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
-    tokenizer = vocabularies.read(tmp_path)
+    tokenizer = tokenizer_files.read(tmp_path)
     assert tokenizer.unk_id in tokenizer.encode("zebra")
 
 

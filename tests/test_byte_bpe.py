@@ -10,7 +10,7 @@ from other_pipelines import hostile_texts
 
 from bert_jax.corpus import splits
 from bert_jax.errors import UserError
-from bert_jax.interop import vocabularies
+from bert_jax.interop import tokenizer_files
 
 STORED = json.loads(
     (pathlib.Path(__file__).parent / "fixtures/byte_bpe.json").read_text()
@@ -30,7 +30,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def published(folder):
-    return vocabularies.read(folder)
+    return tokenizer_files.read(folder)
 
 
 @pytest.fixture
@@ -141,18 +141,18 @@ def test_the_files_of_a_folder(folder, published):
     (folder / "vocab.json").write_text(json.dumps(shuffled, indent=1))
     lines = STORED["merges.txt"].split("\n")[1:]
     (folder / "merges.txt").write_bytes("\r\n".join(lines).encode())
-    assert vocabularies.read(folder) == published
+    assert tokenizer_files.read(folder) == published
     config = folder / "tokenizer_config.json"
     for value in (True, False, None):
         config.write_text(json.dumps({"add_prefix_space": value}))
-        assert vocabularies.read(folder) == with_prefix_space(published, bool(value))
+        assert tokenizer_files.read(folder) == with_prefix_space(published, bool(value))
     for value in ("[]", "{"):
         config.write_text(value)
         with pytest.raises(UserError, match="tokenizer_config"):
-            vocabularies.read(folder)
+            tokenizer_files.read(folder)
     config.unlink()
     with_prefix_space(published, True).save(folder)
-    assert vocabularies.read(folder) == with_prefix_space(published, True)
+    assert tokenizer_files.read(folder) == with_prefix_space(published, True)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_damaged_files_are_refused(name, change, message, folder):
     changed = change(STORED[name]).encode("utf-8", "surrogateescape")
     (folder / name).write_bytes(changed)
     with pytest.raises(UserError, match=rf"published: .*{message}"):
-        vocabularies.read(folder)
+        tokenizer_files.read(folder)
 
 
 # ---- programs

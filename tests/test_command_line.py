@@ -15,7 +15,7 @@ from absl.testing import flagsaver
 from commands import ASCII, ROOT
 
 from bert_jax import storage, terminal
-from bert_jax.interop import checkpoints, output
+from bert_jax.interop import checkpoints, output_folder
 from bert_jax.training import restore
 
 ENTRYPOINTS = {
@@ -290,7 +290,7 @@ def with_imports(name, *flags):
 
 def test_a_device_without_enough_memory():
     done = commands.call_function(lambda: jax.numpy.zeros(2**46).block_until_ready())
-    message = "Out of memory allocating 281474976710656 bytes; use more"
+    message = "Out of memory allocating 281474976710656 bytes; use a"
     commands.assert_refused(done, message)  # a launcher would start a crash again
     crash = script("def run(): raise RuntimeError('RESOURCE_EXHAUSTED: a quota')")
     assert crash.returncode == 1 and "Traceback" in crash.stderr
@@ -337,6 +337,6 @@ def test_the_users_folder_in_the_value_of_a_flag(monkeypatch, tmp_path):
     assert storage.path("~/a") == tmp_path / "a"
     assert os.fspath(restore.absolute("~/a")) == str(tmp_path / "a")
     assert os.fspath(checkpoints.find("~/model")) == str(tmp_path / "model")
-    assert output.check("~/new") == tmp_path / "new"
+    assert output_folder.check("~/new") == tmp_path / "new"
     assert [f.name for f in storage.list_files("~/*.txt")] == [str(tmp_path / "a.txt")]
     assert os.fspath(storage.path("memory://~/a")) == "memory://~/a"

@@ -32,7 +32,7 @@ def make_config(corpus, init_from, **changes):
 def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
     source = published.write("pretraining", tmp_path / "theirs")
     asked = make_config(corpus, source)
-    message = rf"beside the .* or with the one that run.convert --input={source} --out"
+    message = rf"the checkpoint's tokenizer: run.convert --input={source} --output=DIR"
     with pytest.raises(UserError, match=message):
         pretraining.pretrain(asked, str(tmp_path / "run"))
     for init_from, message in (
@@ -83,9 +83,9 @@ def test_the_architecture_is_the_checkpoints_and_the_rest_the_configs(metadata):
 @pytest.mark.parametrize(
     ("fields", "overrides", "message"),
     [
-        ({"num_layers": 7}, (), "encoder.num_layers=7, but .* SOURCE has 2; use"),
+        ({"num_layers": 7}, (), "encoder.num_layers=7, but .* SOURCE has 2; leave"),
         # A default that was typed is asked for as any other value.
-        ({}, ["encoder.num_layers"], "encoder.num_layers=12, but .* has 2; use"),
+        ({}, ["encoder.num_layers"], "encoder.num_layers=12, but .* has 2; leave"),
         (
             {"prediction_head": config.PredictionHeadConfig(num_layers=0)},
             (),

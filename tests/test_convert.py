@@ -26,7 +26,7 @@ from bert_jax.interop import (
     convert,
     lazy_checkpoint,
     tensorflow,
-    vocabularies,
+    tokenizer_files,
 )
 from bert_jax.model import parameters
 from bert_jax.objectives import (
@@ -72,7 +72,7 @@ def assert_came_back(done, folder, source):
         (name,) = (name for name in expected if "position_embeddings" in name)
         expected[name][:2] = 0
     assert_same(got, expected)
-    before, after = map(checkpoints.published, (source, folder))
+    before, after = map(checkpoints.open_published, (source, folder))
     # The written pipeline puts [CLS] behind the text of an XLNet.
     given, written = before.metadata.tokenizer, after.metadata.tokenizer
     assert written.fingerprint == given.fingerprint
@@ -178,7 +178,7 @@ WITHOUT_PAIRS = config.MaskedLmConfig(segments="full_sentences")
 
 def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
     bert_like = dataclasses.replace(TINY, embedding_size=TINY.hidden_size)
-    roberta = vocabularies.read(published.folder("roberta_bare"))
+    roberta = tokenizer_files.read(published.folder("roberta_bare"))
     for number, (objective, name) in enumerate(
         (
             (masked_lm.MaskedLm(ALBERT, IN_ORDER), "AlbertForPreTraining"),
@@ -233,7 +233,7 @@ def test_words_of_an_exported_tagger_have_a_space_before_them(
         lines = [line for text in documents[:9] for line in text.splitlines()]
         native = tokenizer_lib.make(other_pipelines.BUILDERS[pipeline](lines))
     else:
-        native = vocabularies.read(published.folder("roberta_bare"))
+        native = tokenizer_files.read(published.folder("roberta_bare"))
     encoder = dataclasses.replace(encoder, vocab_size=native.vocab_size)
     settings = {"tags": ["O", "B-x", "I-x"]}
     model, expected = native_model(tagging.Tagging(encoder, 3), settings, native)
@@ -247,13 +247,13 @@ def test_words_of_an_exported_tagger_have_a_space_before_them(
     for tokenizer in native, read:
         arrays = task_tagging.make_rows([words], tokenizer, 128).arrays
         assert arrays["input_ids"][arrays["attention_mask"]].tolist() == given
-    assert vocabularies.with_space_before_words(read) == read
+    assert tokenizer_files.with_space_before_words(read) == read
 
 
 def spec_of(objective):
     """Return the class for a model of an objective, without its parameters."""
     about = metadata_lib.make(run_of(objective), objective, TOKENIZER)
-    return lazy_checkpoint.spec_of(lazy_checkpoint.LazyCheckpoint("run", about, {}))
+    return lazy_checkpoint.export_spec(lazy_checkpoint.LazyCheckpoint("run", about, {}))
 
 
 def test_fewer_layers_than_a_period_are_exported():
@@ -482,7 +482,7 @@ def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
         def fail(*arguments, **settings):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patched.setattr(vocabularies, "write", fail)
+        patched.setattr(tokenizer_files, "write", fail)
         refused("out: No space left on device; give another folder")
 
         def fail_as_tensorstore(*arguments, **settings):
@@ -740,7 +740,7 @@ def test_checkpoints_of_the_saver_of_tensorflow(tmp_path):
     tokenizer = checkpoints.read_metadata(checkpoints.find(other)).tokenizer
     normaliser = tokenizer.steps()["normalizer"]
     assert not normaliser["lowercase"] and not normaliser["strip_accents"]
-    assert vocabularies.read(other) == tokenizer  # for a corpus
+    assert tokenizer_files.read(other) == tokenizer  # for a corpus
     (other / "bert_config.json").rename(other / "kept")
     with pytest.raises(UserError, match=r"has no bert_config.json"):
         checkpoints.find(other)

@@ -21,14 +21,14 @@ from toy import TINY
 
 from bert_jax import config, prediction
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import vocabulary
+from bert_jax.corpus import tokenizer_training
 from bert_jax.errors import UserError
 from bert_jax.interop import (
     checkpoints,
     configs,
     convert,
     lazy_checkpoint,
-    vocabularies,
+    tokenizer_files,
 )
 from bert_jax.interop import safetensors as safetensors_lib
 from bert_jax.model import parameters
@@ -50,16 +50,18 @@ def test_tokens_agree_with_transformers(tmp_path):
         ("tokenizer_lower_with_accents", {"strip_accents": False}),
     ):
         folder = published.write(case, tmp_path / case)
-        tokenizer = vocabularies.read(folder)
+        tokenizer = tokenizer_files.read(folder)
         expected = published.ids(case)
         assert tokenizer.encode_batch(published.texts()) == expected
         assert len({i for ids in expected for i in ids}) > 100
         # After a round trip, and from a vocab.txt.
-        assert vocabularies.read(written(tokenizer, tmp_path / f"{case}2")) == tokenizer
+        assert (
+            tokenizer_files.read(written(tokenizer, tmp_path / f"{case}2")) == tokenizer
+        )
         (folder / "tokenizer.json").unlink()
         (folder / "vocab.txt").write_text("\n".join(tokenizer.tokens))
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-        older = vocabularies.read(folder)
+        older = tokenizer_files.read(folder)
         assert older.encode_batch(published.texts()) == expected
         assert older.special_tokens == tokenizer.special_tokens
 
@@ -67,7 +69,7 @@ def test_tokens_agree_with_transformers(tmp_path):
 def written(tokenizer, folder):
     """Write the files of a tokenizer into a folder, and return the folder."""
     folder.mkdir()
-    vocabularies.write(tokenizer, folder, TINY)
+    tokenizer_files.write(tokenizer, folder, TINY)
     return folder
 
 
@@ -75,8 +77,12 @@ def test_learnt_sentencepiece_models_give_the_ids_of_the_library(documents):
     texts = [*published.texts(), *documents[:20]]
     for lower_case in (False, True):
         settings = {"lower_case": lower_case, "strip_accents": lower_case}
-        tokenizer = vocabulary.train_sentencepiece(documents[:20], 300, **settings)
-        model = vocabulary._sentencepiece_model(documents[:20], 300, *settings.values())
+        tokenizer = tokenizer_training.train_sentencepiece(
+            documents[:20], 300, **settings
+        )
+        model = tokenizer_training._sentencepiece_model(
+            documents[:20], 300, *settings.values()
+        )
         reference = sentencepiece.SentencePieceProcessor(model_proto=model)
         for text in filter(is_alike, texts):
             normal = sentencepiece_model.normalise(text, **settings)
@@ -136,7 +142,7 @@ def test_pairs_are_exported_as_bert_jax_joins_them(tmp_path):
 def test_the_vocabulary_of_a_roberta(tmp_path, documents):
     """From tokenizer.json, from vocab.json with merges.txt, and after a round trip."""
     folder = published.write("roberta_bare", tmp_path / "model")
-    tokenizer = vocabularies.read(folder)
+    tokenizer = tokenizer_files.read(folder)
     assert tokenizer.special_tokens.mask == "<mask>"
     assert (tokenizer.cls_id, tokenizer.pad_id, tokenizer.mask_id) == (0, 1, 265)
     reference = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -156,16 +162,16 @@ def test_the_vocabulary_of_a_roberta(tmp_path, documents):
     asked = [choice_files.Question(1, "one", ("two", "three"), 0)]
     rows, _ = task_choice.make_rows(asked, tokenizer, len(pair), 2)
     assert rows["input_ids"][0, 0].tolist() == pair
-    learnt = vocabulary.train_byte_bpe(documents[:20], 400)
+    learnt = tokenizer_training.train_byte_bpe(documents[:20], 400)
     assert_same_pair(tokenizers.Tokenizer.from_str(learnt.pipeline), learnt)
     (folder / "tokenizer.json").unlink()
     ids_of_tokens = {token: i for i, token in enumerate(tokenizer.tokens)}
     (folder / "vocab.json").write_text(json.dumps(ids_of_tokens))
     with pytest.raises(UserError, match="or vocab.json with merges.txt"):
-        vocabularies.read(folder)
+        tokenizer_files.read(folder)
     merges = tokenizer.steps()["model"]["merges"]
     (folder / "merges.txt").write_text("\n".join(" ".join(pair) for pair in merges))
-    older = vocabularies.read(folder)
+    older = tokenizer_files.read(folder)
     assert older.encode_batch(texts) == tokenizer.encode_batch(texts)
     assert older.pair_separators == tokenizer.pair_separators == [2, 2]
 
@@ -174,7 +180,7 @@ def test_the_vocabulary_of_an_albert(tmp_path, documents):
     """A SentencePiece model with the special tokens `<pad>` and `<unk>`."""
     folder = published.sentencepiece_of_albert(tmp_path / "model", documents[:20])
     reference = sentencepiece.SentencePieceProcessor(str(folder / "spiece.model"))
-    tokenizer = vocabularies.read(folder)
+    tokenizer = tokenizer_files.read(folder)
     special = tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.mask_id
     assert special == (0, 1, 2, 4)
     assert tokenizer.tokens[5:] == [reference.id_to_piece(i) for i in range(5, 300)]
@@ -185,9 +191,9 @@ def test_the_vocabulary_of_an_albert(tmp_path, documents):
     assert 1 in tokenizer.encode(text)
     settings = {"do_lower_case": False, "keep_accents": True}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    tokenizer = vocabularies.read(folder)
+    tokenizer = tokenizer_files.read(folder)
     assert tokenizer.encode("FIL\u00c9") == reference.encode("FIL\u00c9")
-    assert vocabularies.read(written(tokenizer, tmp_path / "again")) == tokenizer
+    assert tokenizer_files.read(written(tokenizer, tmp_path / "again")) == tokenizer
 
 
 def test_the_vocabulary_of_an_xlnet(tmp_path):
@@ -243,10 +249,10 @@ def test_the_folder_of_a_published_deberta(tmp_path):
         assert tokenizer.encode(text) == reference.encode(text)
     (folder / "tokenizer_config.json").write_text('{"split_by_punct": true}')
     with pytest.raises(UserError, match="split_by_punct is true in tokenizer_config"):
-        vocabularies.read(folder)
+        tokenizer_files.read(folder)
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": "false"}')
     with pytest.raises(UserError, match="do_lower_case must be of type bool, got 'fa"):
-        vocabularies.read(folder)
+        tokenizer_files.read(folder)
 
 
 def test_a_corpus_is_built_with_the_tokenizer_of_a_folder(tmp_path):
@@ -258,7 +264,7 @@ def test_a_corpus_is_built_with_the_tokenizer_of_a_folder(tmp_path):
         flags = f"--input={tmp_path}/text.txt", "--format=text", f"--output={output}"
         succeed("build_corpus", *flags, f"--tokenizer={folder}", "--workers=1")
         built = Tokenizer.load(output / "tokenizer")
-        assert built == vocabularies.read(folder)
+        assert built == tokenizer_files.read(folder)
     path = tmp_path / "pretraining/tokenizer.json"
     text = path.read_text()
     flags = f"--input={tmp_path}/text.txt", "--format=text", f"--output={tmp_path}/y"
@@ -511,7 +517,7 @@ def test_a_classifier_starts_with_the_encoder(case, new, ignored):
     mesh = sharding.make_mesh(config.MeshConfig())
     shapes = sharding.state_shapes(objective.init, mesh)
     loaded = checkpoints.load_params(source, {"encoder": shapes["encoder"]})
-    assert loaded.new == new
+    assert loaded.missing == new
     assert loaded.ignored == ignored
     assert f"ignored: {len(ignored)} parameters" in loaded.describe(source)
     projection = "encoder/embedding_projection/kernel"

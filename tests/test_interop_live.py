@@ -20,7 +20,7 @@ from bert_jax.interop import (
     configs,
     convert,
     lazy_checkpoint,
-    vocabularies,
+    tokenizer_files,
 )
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.families import family as family_lib
@@ -165,7 +165,7 @@ def test_tokens_that_only_the_settings_list(file, tmp_path):
     text = "the [unused1] cat[NEW]. new [PAD]"
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
     expected = reference(text, add_special_tokens=False, split_special_tokens=True)
-    native = vocabularies.read(tmp_path)
+    native = tokenizer_files.read(tmp_path)
     assert native.encode(text) == expected["input_ids"]
     assert {5, len(words)} < {*native.encode(text)}
     # Before transformers 4.34.
@@ -173,7 +173,7 @@ def test_tokens_that_only_the_settings_list(file, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     older = {"[unused1]": 5, "[NEW]": len(words)}
     (tmp_path / "added_tokens.json").write_text(json.dumps(older))
-    assert vocabularies.read(tmp_path).encode(text) == native.encode(text)
+    assert tokenizer_files.read(tmp_path).encode(text) == native.encode(text)
 
 
 def test_synonyms_and_defaults_are_those_of_transformers():
@@ -237,7 +237,7 @@ def test_folders_with_unigram_pipelines(family, tmp_path, documents):
         parameter.data *= 4
     for each in (model, tokenizer):
         each.save_pretrained(tmp_path)
-    native = vocabularies.read(tmp_path)
+    native = tokenizer_files.read(tmp_path)
     texts += other_pipelines.hostile_texts(300)
     # Runs of one character have several segmentations of the same score.
     texts = [t for t in texts if not re.search(r"<[a-z/]+>|(.)\1{2}", t)]

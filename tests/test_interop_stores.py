@@ -14,7 +14,7 @@ from fsspec.registry import _registry
 
 from bert_jax import prediction, storage
 from bert_jax.errors import Unavailable, UserError
-from bert_jax.interop import checkpoints, convert, vocabularies
+from bert_jax.interop import checkpoints, convert, tokenizer_files
 
 
 class Gcs(memory.MemoryFileSystem):
@@ -152,14 +152,14 @@ def test_failures_of_a_store_and_of_the_disk_are_told_apart(
 
 def test_a_tokenizer_in_a_store_that_fails(url, tmp_path, monkeypatch):
     upload(published.write("classification", tmp_path / "published"), url)
-    vocabularies.read(storage.path(url))
+    tokenizer_files.read(storage.path(url))
 
     def fail(*arguments, **settings):
         raise HttpError("later")
 
     monkeypatch.setattr(Gcs, "cat_file", fail)
     with pytest.raises(Unavailable, match=rf"^{url}/.* cannot be reached: later$"):
-        vocabularies.read(storage.path(url))
+        tokenizer_files.read(storage.path(url))
 
 
 def test_exports_to_a_store_have_the_same_files(url, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from runs import metrics
 
 from bert_jax import config as config_lib
 from bert_jax import pretraining
-from bert_jax.corpus import mixture, vocabulary
+from bert_jax.corpus import mixture, tokenizer_training
 from bert_jax.data import mixing
 from bert_jax.errors import UserError
 
@@ -183,7 +183,7 @@ def test_baselines_weigh_corpora_as_training_does(eval_batches, corpora):
 
 def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
     folders = [str(corpus.folder) for corpus in corpora]
-    other = vocabulary.train_wordpiece(documents, 500)
+    other = tokenizer_training.train_wordpiece(documents, 500)
     unlike = build_text(documents[:3], other, tmp_path / "b")
     with pytest.raises(UserError) as refused:
         mixture.open_corpora([folders[0], str(unlike.folder)])

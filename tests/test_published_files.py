@@ -21,7 +21,7 @@ from bert_jax import config as config_lib
 from bert_jax import prediction
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import checkpoints, configs, convert, vocabularies
+from bert_jax.interop import checkpoints, configs, convert, tokenizer_files
 from bert_jax.tokenizer import pipelines
 
 CONFIGS = json.loads((published.FIXTURES / "published_configs.json").read_text())
@@ -91,7 +91,7 @@ def test_older_tokenizer_files_are_read(name, documents, tmp_path):
     pipeline = BUILDERS[name](lines)
     values = older(json.loads(pipeline.to_str()))
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
-    tokenizer = vocabularies.read(tmp_path)
+    tokenizer = tokenizer_files.read(tmp_path)
     reference = tokenizers.Tokenizer.from_str(json.dumps(values))
     reference.encode_special_tokens = True
     texts = [*lines[:300], *(t for t in hostile_texts(200) if not {*t} & {*"<[|"})]
@@ -118,7 +118,7 @@ def test_older_folders_name_their_special_tokens(file, tmp_path):
     (tmp_path / "merges.txt").write_text("")
     for separators, (name, content) in files.items():
         (tmp_path / name).write_text(content)
-        tokenizer = vocabularies.read(tmp_path)
+        tokenizer = tokenizer_files.read(tmp_path)
         special = [getattr(tokenizer, f"{role}_id") for role in roles]
         assert special == [0, 1, 2, 3, 4]
         assert tokenizer.pair_separators == [3] * separators
@@ -150,7 +150,7 @@ def test_special_tokens_may_be_listed_as_added_ones(special, tmp_path):
         (tmp_path / "added_tokens.json").write_text(json.dumps(listed))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
     for _ in range(2):
-        tokenizer = vocabularies.read(tmp_path)
+        tokenizer = tokenizer_files.read(tmp_path)
         assert tokenizer.tokens == [*tokens, "<pad>", "<mask>"]
         assert (tokenizer.pad_id, tokenizer.mask_id) == (5, 6)
         assert tokenizer.encode_with_blanks("a[MASK]b") == [3, 6, 4]
@@ -172,7 +172,7 @@ def test_sentencepiece_of_fairseq(settings, config, added, cls, documents, tmp_p
     (tmp_path / "sentencepiece.bpe.model").write_bytes(content)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "config.json").write_text(json.dumps(config))
-    tokenizer = vocabularies.read(tmp_path)
+    tokenizer = tokenizer_files.read(tmp_path)
     pieces = sentencepiece.SentencePieceProcessor(model_proto=content)
     lines = {line for text in documents[:40] for line in text.splitlines()}
     # Runs of one character have several segmentations of the same score.
@@ -189,7 +189,7 @@ def test_sentencepiece_of_fairseq(settings, config, added, cls, documents, tmp_p
     settings["tokenizer_class"] = "FNetTokenizer"
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(UserError, match="or CamembertTokenizer, got FNetTokenizer"):
-        vocabularies.read(tmp_path)
+        tokenizer_files.read(tmp_path)
 
 
 def test_the_files_of_a_eurobert(tmp_path):

@@ -20,7 +20,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
 from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import Unavailable, UserError
-from bert_jax.interop import vocabularies
+from bert_jax.interop import tokenizer_files
 
 STORE = fsspec.filesystem("memory")
 
@@ -97,10 +97,10 @@ def test_text_is_read_from_a_store(suffix, documents, tmp_path, url):
 def test_tokenizers_are_saved_in_a_store(wordpiece, url):
     wordpiece.save(f"{url}/t")
     assert tokenizer_lib.Tokenizer.load(f"{url}/t") == wordpiece
-    assert vocabularies.read(storage.path(f"{url}/t")) == wordpiece
+    assert tokenizer_files.read(storage.path(f"{url}/t")) == wordpiece
     vocab = storage.path(f"{url}/vocab.txt")
     storage.write_text(vocab, "\n".join(wordpiece.tokens))
-    assert vocabularies.read_wordpiece(vocab, True, True) == wordpiece
+    assert tokenizer_files.read_wordpiece(vocab, True, True) == wordpiece
     with pytest.raises(UserError, match="no tokenizer in memory://"):
         tokenizer_lib.Tokenizer.load(f"{url}/nothing")
 

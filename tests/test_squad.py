@@ -12,9 +12,9 @@ from commands import shared_data
 
 from bert_jax import config as config_lib
 from bert_jax import prediction
-from bert_jax.corpus import vocabulary
+from bert_jax.corpus import tokenizer_training
 from bert_jax.errors import UserError
-from bert_jax.interop import vocabularies
+from bert_jax.interop import tokenizer_files
 from bert_jax.tasks import squad
 from bert_jax.tasks.squad import answers, reader, windows
 
@@ -86,7 +86,7 @@ def test_invalid_questions_are_refused(content, message, tmp_path):
 # ---- windows
 
 
-@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
+@pytest.mark.parametrize("kind", tokenizer_training.TRAINERS)
 def test_windows_match_a_loop_over_tokens(kind, request):
     tokenizer = request.getfixturevalue(kind)
     between = [tokenizer.sep_id] * (2 if kind == "byte_bpe" else 1)
@@ -335,7 +335,7 @@ def test_answers_are_the_best_of_all_spans(no_answers, wordpiece):
             assert contexts[number][answer.begin : answer.end] == answer.text
 
 
-@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
+@pytest.mark.parametrize("kind", tokenizer_training.TRAINERS)
 def test_answers_keep_the_characters_of_the_context(kind, request):
     tokenizer = request.getfixturevalue(kind)
     context = "The  VALUE of\u00a0a Cafe\u0301 (naïve)  is 1854-object."
@@ -421,7 +421,7 @@ def test_windows_of_the_development_set():
     """Compare with the number of windows of the original, and recover all answers."""
     dev = reader.read(shared_data("squad/dev-v1.1.json.gz"), no_answers=False)
     vocabulary = shared_data("vocab/bert-base-uncased.txt")
-    tokenizer = vocabularies.read_wordpiece(
+    tokenizer = tokenizer_files.read_wordpiece(
         vocabulary, lower_case=True, strip_accents=True
     )
     asked = [e.question for e in dev], [e.context for e in dev]

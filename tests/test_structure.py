@@ -24,7 +24,7 @@ LAYERS = [
     {"interop"},
     {"warm_start"},
     {"teacher"},
-    {"pretraining", "finetuning", "prediction", "extension"},
+    {"pretraining", "finetuning", "prediction", "vocabulary_extension"},
     {"demo", "planning"},
     {"run"},
 ]

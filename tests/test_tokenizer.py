@@ -12,15 +12,15 @@ import pytest
 import tokenizers
 from commands import shared_data
 
-from bert_jax import extension
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import shards, sources, vocabulary
+from bert_jax import vocabulary_extension
+from bert_jax.corpus import shards, sources, tokenizer_training
 from bert_jax.errors import UserError
-from bert_jax.interop import vocabularies
+from bert_jax.interop import tokenizer_files
 from bert_jax.tokenizer import pipelines, sentencepiece_model, special_tokens
 
 
-@pytest.fixture(params=vocabulary.TRAINERS)
+@pytest.fixture(params=tokenizer_training.TRAINERS)
 def tokenizer(request):
     return request.getfixturevalue(request.param)
 
@@ -32,7 +32,7 @@ def test_words_of_150_characters_are_known(wordpiece):
 
 def test_published_vocabularies():
     path = shared_data("vocab/bert-base-uncased.txt")
-    uncased = vocabularies.read_wordpiece(path, True, True)
+    uncased = tokenizer_files.read_wordpiece(path, True, True)
     assert uncased.vocab_size == 30_522
     special = (uncased.pad_id, uncased.unk_id, uncased.cls_id)
     assert special == (0, 100, 101)
@@ -132,19 +132,19 @@ def test_case_and_accents_are_separate():
 
 def test_training_is_the_same_in_every_process(wordpiece, byte_bpe, text_file):
     script = (
-        "import sys, pathlib; from bert_jax.corpus import vocabulary;"
+        "import sys, pathlib; from bert_jax.corpus import tokenizer_training;"
         "texts = pathlib.Path(sys.argv[1]).read_text().split('\\n\\n');"
-        "print(vocabulary.train_wordpiece(texts, 1000).fingerprint);"
-        "print(vocabulary.train_byte_bpe(texts, 1000).fingerprint)"
+        "print(tokenizer_training.train_wordpiece(texts, 1000).fingerprint);"
+        "print(tokenizer_training.train_byte_bpe(texts, 1000).fingerprint)"
     )
     command = [sys.executable, "-c", script, str(text_file)]
     other = subprocess.run(command, capture_output=True, text=True, check=True)
     assert other.stdout.split() == [wordpiece.fingerprint, byte_bpe.fingerprint]
 
 
-@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
+@pytest.mark.parametrize("kind", tokenizer_training.TRAINERS)
 def test_too_little_text_gives_a_smaller_vocabulary(kind):
-    train = vocabulary.TRAINERS[kind]
+    train = tokenizer_training.TRAINERS[kind]
     texts = ["a few words, a few words more", "and a few words again"] * 5
     tokenizer = train(texts, 5000)
     least = 5 + 256 if kind == "byte_bpe" else 15
@@ -156,13 +156,13 @@ def test_too_little_text_gives_a_smaller_vocabulary(kind):
 def test_wordpiece_keeps_the_characters_that_cover_the_text(capsys):
     characters = [chr(0x4E00 + i) for i in range(3000)]
     lines = ["".join(characters[i : i + 50]) for i in range(0, 3000, 50)] * 2
-    tokenizer = vocabulary.train_wordpiece(lines, 9000)
+    tokenizer = tokenizer_training.train_wordpiece(lines, 9000)
     # Of 6,000 characters 3 may be left out.
     assert len({*characters} - {*tokenizer.tokens}) == 1
     assert capsys.readouterr().err == (
         "warning: 1 rare character, 0.033% of the text, such as \u59b7, will be [UNK]\n"
     )
-    tokenizer = vocabulary.train_wordpiece(lines, 2000)
+    tokenizer = tokenizer_training.train_wordpiece(lines, 2000)
     assert tokenizer.vocab_size == 2000
     assert "1,005 rare characters, 33.500% of" in (error := capsys.readouterr().err)
     assert error.endswith("will be [UNK]; increase vocab_size to keep more\n")
@@ -184,15 +184,15 @@ def test_stripping_accents_of_scripts_that_need_marks_is_reported(
     (tmp_path / "a.txt").write_text(text * 50)
     source = sources.Source(f"{tmp_path}/a.txt", "text")
     options = {"lower_case": True, "sample_bytes": 10**6}
-    vocabulary.learn(source, "wordpiece", 200, strip_accents=True, **options)
+    tokenizer_training.learn(source, "wordpiece", 200, strip_accents=True, **options)
     assert ("use --nostrip_accents" in capsys.readouterr().err) == is_warned
-    vocabulary.learn(source, "wordpiece", 200, strip_accents=False, **options)
+    tokenizer_training.learn(source, "wordpiece", 200, strip_accents=False, **options)
     assert "use --nostrip_accents" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
+@pytest.mark.parametrize("kind", tokenizer_training.TRAINERS)
 def test_impossible_sizes_and_texts_are_refused(kind):
-    train = vocabulary.TRAINERS[kind]
+    train = tokenizer_training.TRAINERS[kind]
     with pytest.raises(UserError, match="vocab_size=9 is too small .* be at least"):
         train(["a few words"], 9)
     nothing = ["  ", "\n"] if kind == "byte_bpe" else ["\u200b", "\x00"]
@@ -201,7 +201,7 @@ def test_impossible_sizes_and_texts_are_refused(kind):
             train(texts, 100)
 
 
-@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
+@pytest.mark.parametrize("kind", tokenizer_training.TRAINERS)
 def test_learning_can_be_interrupted(kind):
     class Stopped(list):
         def __iter__(self):
@@ -209,12 +209,12 @@ def test_learning_can_be_interrupted(kind):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        vocabulary.TRAINERS[kind](Stopped(), 300)
+        tokenizer_training.TRAINERS[kind](Stopped(), 300)
 
 
 def test_sentencepiece_learns_from_one_long_line():
     text = "the value of the attribute is an object " * 200  # the default: 4192 bytes
-    tokenizer = vocabulary.train_sentencepiece([text], 25)
+    tokenizer = tokenizer_training.train_sentencepiece([text], 25)
     assert tokenizer.unk_id not in tokenizer.encode(text)
 
 
@@ -222,10 +222,10 @@ def test_sentencepiece_learns_from_a_sample_of_many_lines(documents, monkeypatch
     """SentencePiece's own sample would differ in each process."""
     documents = documents[:40]
     sample = random.Random(0).sample(documents, 20)
-    expected = vocabulary.train_sentencepiece(sample, 300)
-    assert vocabulary.train_sentencepiece(documents, 300) != expected
-    monkeypatch.setattr(vocabulary, "_MAX_LINES", 20)
-    assert vocabulary.train_sentencepiece(documents, 300) == expected
+    expected = tokenizer_training.train_sentencepiece(sample, 300)
+    assert tokenizer_training.train_sentencepiece(documents, 300) != expected
+    monkeypatch.setattr(tokenizer_training, "_MAX_LINES", 20)
+    assert tokenizer_training.train_sentencepiece(documents, 300) == expected
 
 
 def test_byte_order_mark_spaces_and_line_ends_of_a_vocabulary_do_not_matter(
@@ -233,7 +233,7 @@ def test_byte_order_mark_spaces_and_line_ends_of_a_vocabulary_do_not_matter(
 ):
     path = tmp_path / "vocab.txt"
     path.write_bytes(b"\xef\xbb\xbf" + " \t\r\n ".join(wordpiece.tokens).encode())
-    assert vocabularies.read_wordpiece(path, True, True) == wordpiece
+    assert tokenizer_files.read_wordpiece(path, True, True) == wordpiece
 
 
 def test_bad_vocabulary_files_are_refused(tmp_path):
@@ -246,7 +246,7 @@ def test_bad_vocabulary_files_are_refused(tmp_path):
     ]:
         path.write_bytes(content) if content else path.unlink()
         with pytest.raises(UserError, match=message):
-            vocabularies.read_wordpiece(path, True, True)
+            tokenizer_files.read_wordpiece(path, True, True)
     for missing in (tmp_path, path):
         with pytest.raises(UserError, match=r"no tokenizer in .*\.json is missing"):
             tokenizer_lib.Tokenizer.load(missing)
@@ -257,10 +257,10 @@ def test_a_repeated_token_has_its_last_id(tmp_path):
     tokenizer = tokenizer_lib.make(pipelines.wordpiece(tokens, True, True))
     assert tokenizer.encode("aa bb") == [6, 7]
     assert tokenizer.vocab_size == 8 and tokenizer.texts[5] == ""
-    vocabularies.write_wordpiece(tokenizer, tmp_path)
-    again = vocabularies.read_wordpiece(tmp_path / "vocab.txt", True, True)
+    tokenizer_files.write_wordpiece(tokenizer, tmp_path)
+    again = tokenizer_files.read_wordpiece(tmp_path / "vocab.txt", True, True)
     assert again.vocab_size == 8 and again.encode("aa bb") == [6, 7]
-    extended, ids = extension.extend_tokenizer(tokenizer, ["cc"])
+    extended, ids = vocabulary_extension.extend_tokenizer(tokenizer, ["cc"])
     assert extended.encode("aa bb cc") == [6, 7, *ids] == [6, 7, 8]
     assert "" not in extended.steps()["model"]["vocab"]
 
@@ -271,7 +271,7 @@ def test_writing_a_vocabulary_leaves_the_tokenizer_as_it_is(tmp_path):
     pipeline.normalizer = tokenizers.normalizers.BertNormalizer(strip_accents=None)
     tokenizer = tokenizer_lib.make(pipeline)
     before = tokenizer.fingerprint, tokenizer.dumps()
-    vocabularies.write_wordpiece(tokenizer, tmp_path)
+    tokenizer_files.write_wordpiece(tokenizer, tmp_path)
     assert (tokenizer.fingerprint, tokenizer.dumps()) == before
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert settings == {"do_lower_case": True, "strip_accents": True}
@@ -282,7 +282,7 @@ def test_a_vocabulary_with_added_tokens_has_no_vocab_txt(tmp_path):
     pipeline = pipelines.wordpiece([*tokenizer_lib.SPECIAL_TOKENS, "a"], True, True)
     pipeline.add_tokens(["a b"])
     with pytest.raises(UserError, match="no WordPiece tokenizer that splits texts lik"):
-        vocabularies.write_wordpiece(tokenizer_lib.make(pipeline), tmp_path)
+        tokenizer_files.write_wordpiece(tokenizer_lib.make(pipeline), tmp_path)
 
 
 def test_a_vocabulary_with_other_markers_has_no_vocab_txt(tmp_path):
@@ -299,7 +299,7 @@ def test_a_vocabulary_with_other_markers_has_no_vocab_txt(tmp_path):
         tokenizer = tokenizer_lib.make(pipelines.bert_steps(model, True, True))
         assert tokenizer.encode("aa") == [5, 6]
         with pytest.raises(UserError, match="no WordPiece tokenizer that splits"):
-            vocabularies.write_wordpiece(tokenizer, tmp_path)
+            tokenizer_files.write_wordpiece(tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_damaged_tokenizers_are_refused(change, message, wordpiece, tmp_path):
 
 
 def test_damaged_sentencepiece_models_are_refused(documents):
-    model = vocabulary._sentencepiece_model(documents[:20], 300, True, True)
+    model = tokenizer_training._sentencepiece_model(documents[:20], 300, True, True)
     for damaged, message in ((b"", "empty"), (model[: len(model) // 2], "damaged")):
         with pytest.raises(UserError, match=f"the SentencePiece model is {message}"):
             sentencepiece_model.pipeline(damaged, True, True)

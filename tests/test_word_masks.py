@@ -8,7 +8,7 @@ from corpora import build_text
 from made_batches import configure, make
 
 from bert_jax import config as config_lib
-from bert_jax.corpus import vocabulary
+from bert_jax.corpus import tokenizer_training
 from bert_jax.tokenizer import unspaced
 
 UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
@@ -36,9 +36,9 @@ def texts():
     ]
 
 
-@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
+@pytest.mark.parametrize("kind", tokenizer_training.TRAINERS)
 def test_each_token_of_a_script_without_spaces_is_a_word(kind, texts):
-    tokenizer = vocabulary.TRAINERS[kind](texts, 600)
+    tokenizer = tokenizer_training.TRAINERS[kind](texts, 600)
     begins = tokenizer.begins_word
     assert begins.dtype == bool
     assert begins.shape == (tokenizer.vocab_size,)
@@ -78,10 +78,10 @@ def masked(unit, segments="next_sentence"):
     return configure(config_lib.MaskedLmConfig(masking=masking, segments=segments))
 
 
-@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
+@pytest.mark.parametrize("kind", tokenizer_training.TRAINERS)
 def test_rows_of_chinese_have_as_many_predictions_as_asked(kind, texts, tmp_path):
     corpus = build_text(
-        texts[:20], vocabulary.TRAINERS[kind](texts, 600), tmp_path / "c"
+        texts[:20], tokenizer_training.TRAINERS[kind](texts, 600), tmp_path / "c"
     )
     for unit in ("word", "ngram"):
         made = make(corpus, masked(unit))
@@ -96,7 +96,9 @@ def test_a_run_says_if_units_are_too_long_for_the_predictions(tmp_path):
     rng = np.random.default_rng(0)
     letters = ["".join(rng.choice(list("abcdefgh"), 40)) for _ in range(400)]
     texts = [" ".join(letters[i : i + 10]) + "." for i in range(0, 400, 10)]
-    corpus = build_text(texts, vocabulary.train_wordpiece(texts, 60), tmp_path / "c")
+    corpus = build_text(
+        texts, tokenizer_training.train_wordpiece(texts, 60), tmp_path / "c"
+    )
     words, tokens = (masked(unit, "doc_sentences") for unit in ("word", "token"))
     (line,) = make(corpus, words).describe(1)
     assert "of its tokens, less than half of objective.masking.rate=0.15: m" in line

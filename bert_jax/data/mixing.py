@@ -2,7 +2,7 @@
 
 The positions of a run are cut into blocks, and blocks into rounds. A corpus has the
 same number of rows in each block, by its weight (`corpus/mixture.py`). The rows of a
-block, sorted by corpus, are dealt to its rounds like cards, so that a round has the
+block, sorted by corpus, are dealt to its rounds in turn, so that a round has the
 share of each corpus, rounded up or down. Rounds are in random order, and so are the
 rows of a round.
 
@@ -71,16 +71,16 @@ class MixtureOrder:
         """
         block = position // BLOCK
         blocks = tf.range(block[0], block[-1] + 1)
-        hands, before = self._rounds(blocks)
+        offsets, before = self._rounds(blocks)
         at = tf.stack([block - block[0], position % BLOCK // ROUND], axis=1)
-        hand = tf.gather_nd(hands, at)  # [B]
+        offset = tf.gather_nd(offsets, at)  # [B]
         key = random_bits.fold_in(self._key, block, at[:, 1])
-        card = random_bits.permute(position % ROUND, ROUND, key)
+        slot = random_bits.permute(position % ROUND, ROUND, key)
         num_rounds = BLOCK // ROUND
-        place = card * num_rounds + hand  # among the sorted rows of the block
+        place = slot * num_rounds + offset  # among the sorted rows of the block
         corpus = tf.searchsorted(self._ends, place, side="right", out_type=tf.int64)
-        first_card = -((hand - tf.gather(self._begins, corpus)) // num_rounds)
-        row = block * tf.gather(self.counts, corpus) + card - first_card
+        first_slot = -((offset - tf.gather(self._begins, corpus)) // num_rounds)
+        row = block * tf.gather(self.counts, corpus) + slot - first_slot
         row += tf.gather_nd(before, tf.concat([at, corpus[:, None]], axis=1))
         size = tf.gather(self._sizes, corpus)
         left = tf.gather(self._before, corpus) + tf.minimum(row, size)
@@ -88,26 +88,27 @@ class MixtureOrder:
         return corpus, tf.where(row < size, tf.gather(self._left, left), new)
 
     def _rounds(self, blocks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the hand that each round of some blocks has, and the rows before it.
+        """Return the offset of each round of some blocks, and the rows before it.
 
-        With R rounds, hand h has the places h, h + R, h + 2R, ... of the sorted rows.
+        With R rounds, the round with offset h has the places h, h + R, h + 2R, ... of
+        the sorted rows.
 
         Args:
           blocks: int64 [N].
 
         Returns:
-          int64 [N, R], the hands; and int64 [N, R, corpora], the number of rows of each
-          corpus in earlier rounds of the block.
+          int64 [N, R], the offsets; and int64 [N, R, corpora], the number of rows of
+          each corpus in earlier rounds of the block.
         """
         num_rounds = BLOCK // ROUND
         index = tf.zeros_like(blocks)[:, None] + tf.range(num_rounds, dtype=tf.int64)
         key = random_bits.fold_in(self._key, blocks, num_rounds)[:, None]
-        hands = random_bits.permute(index, num_rounds, key)  # [N, R]
+        offsets = random_bits.permute(index, num_rounds, key)  # [N, R]
         begins, ends = (
-            -((hands[..., None] - limits) // num_rounds)  # first card at or after
+            -((offsets[..., None] - limits) // num_rounds)  # first slot at or after
             for limits in (self._begins, self._ends)
         )
-        return hands, tf.cumsum(ends - begins, axis=1, exclusive=True)
+        return offsets, tf.cumsum(ends - begins, axis=1, exclusive=True)
 
     def leftover(self, position: int) -> Leftover:
         """Return the rows that are left when all positions before this are taken."""

@@ -13,7 +13,7 @@ import jax
 
 from bert_jax import finetuning, prediction, pretraining, storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, python_docs, shards, sources, vocabulary
+from bert_jax.corpus import build, python_docs, shards, sources, tokenizer_training
 from bert_jax.demo import parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
 from bert_jax.tasks import labelled_texts
@@ -84,7 +84,7 @@ def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
     if (path / "tokenizer" / tokenizer_lib.PIPELINE_FILE).exists():
         tokenizer = tokenizer_lib.Tokenizer.load(path / "tokenizer")
     else:
-        tokenizer = vocabulary.learn(
+        tokenizer = tokenizer_training.learn(
             # Small splits give a better sample.
             sources.Source("", "python_docs", split_bytes=500_000),
             "wordpiece",

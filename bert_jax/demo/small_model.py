@@ -10,7 +10,7 @@ import pydoc_data.topics
 
 from bert_jax import config as config_lib
 from bert_jax import pretraining
-from bert_jax.corpus import build, shards, sources, vocabulary
+from bert_jax.corpus import build, shards, sources, tokenizer_training
 from bert_jax.demo import recipe
 from bert_jax.demo.config import DemoConfig
 
@@ -37,7 +37,7 @@ def make_corpus(folder: str | os.PathLike) -> shards.Corpus:
     )
     (path / "reference.txt").write_text(text, encoding="utf-8")
     source = sources.Source(str(path / "reference.txt"), "text")
-    tokenizer = vocabulary.learn(
+    tokenizer = tokenizer_training.learn(
         source,
         "wordpiece",
         2000,

@@ -11,18 +11,18 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import (
-    card,
     configs,
     huggingface,
     huggingface_folder,
     json_files,
     lazy_checkpoint,
+    model_card,
     model_classes,
-    output,
+    output_folder,
     safetensors,
     sentence_transformers,
     tensorflow,
-    vocabularies,
+    tokenizer_files,
 )
 from bert_jax.interop.families import BERT
 from bert_jax.interop.families.family import BARE, TAGGING
@@ -63,7 +63,7 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
       UserError: The checkpoint is unusable or has no equivalent in that format, or the
         folder cannot be written.
     """
-    output.check(folder)
+    output_folder.check(folder)
     return export(lazy_checkpoint.read(source), folder, to)
 
 
@@ -81,8 +81,8 @@ def export(checkpoint: LazyCheckpoint, folder: str, to: str = "") -> Converted:
         paths = checkpoint.params
         kept = {path for path in paths if huggingface.has_parameter(path, spec)}
         write = _huggingface if to == "huggingface" else _tensorflow
-        new = output.check(folder)
-        with output.atomic_folder(new, _LAST[to]) as temporary:
+        new = output_folder.check(folder)
+        with output_folder.atomic_folder(new, _LAST[to]) as temporary:
             written = write(checkpoint, spec, temporary)
             if generator:
                 (temporary / GENERATOR).mkdir()
@@ -146,8 +146,8 @@ def _huggingface(
     json_files.write(folder / huggingface_folder.CONFIG, values)
     tokenizer = checkpoint.metadata.tokenizer
     if spec.purpose == TAGGING:
-        tokenizer = vocabularies.with_space_before_words(tokenizer)
-    vocabularies.write(
+        tokenizer = tokenizer_files.with_space_before_words(tokenizer)
+    tokenizer_files.write(
         tokenizer,
         folder,
         spec.encoder,
@@ -163,7 +163,7 @@ def _huggingface(
         )
     # A published checkpoint has no run, even if its folder is named like a step.
     source = "" if checkpoint.spec else checkpoint.source
-    text = card.text(source, checkpoint.metadata, spec)
+    text = model_card.render(source, checkpoint.metadata, spec)
     (folder / "README.md").write_text(text, encoding="utf-8")
     return list(shapes)
 
@@ -176,7 +176,7 @@ def _tensorflow(
             f"{checkpoint.source} corresponds to {spec.name}, which "
             "google-research/bert does not have; convert --to=huggingface"
         )
-    vocabularies.write_wordpiece(checkpoint.metadata.tokenizer, folder)
+    tokenizer_files.write_wordpiece(checkpoint.metadata.tokenizer, folder)
     values = configs.to_tensorflow(spec.encoder)
     names = tensorflow.write(_arrays(checkpoint, spec), folder)
     json_files.write(folder / json_files.GOOGLE_CONFIG, values)
@@ -191,8 +191,8 @@ def write_native(checkpoint: LazyCheckpoint, folder: str) -> list[str]:
     Raises:
       UserError: The folder cannot be written.
     """
-    new, arrays = output.check(folder, local=True), checkpoint.params
-    with output.atomic_folder(new, "") as temporary:
+    new, arrays = output_folder.check(folder, local=True), checkpoint.params
+    with output_folder.atomic_folder(new, "") as temporary:
         # One at a time, because each is in memory twice while it is copied; the largest
         # first, while memory is still empty.
         params = {

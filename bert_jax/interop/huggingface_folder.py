@@ -11,7 +11,7 @@ from bert_jax.interop import (
     published,
     safetensors,
     special_token_layout,
-    vocabularies,
+    tokenizer_files,
 )
 from bert_jax.interop.safetensors import LazyArray
 from bert_jax.tokenizer import PIPELINE_FILE
@@ -58,11 +58,11 @@ def read(folder: pathlib.Path) -> published.Published:
         )
     else:
         raise UserError(f"{folder} has no {ARRAYS}, {INDEX} or {FLAX}")
-    tokenizer = vocabularies.read(folder)
+    tokenizer = tokenizer_files.read(folder)
     has_segments = config.encoder.type_vocab_size > 1
     # XLNet was trained with segments, whatever its tokenizer's class says now.
     may_lack_them = has_segments and config.family.min_segments < 2
-    if may_lack_them and vocabularies.has_one_segment(folder, tokenizer):
+    if may_lack_them and tokenizer_files.has_one_segment(folder, tokenizer):
         has_segments = False
         encoder = dataclasses.replace(config.encoder, type_vocab_size=1)
         config = config._replace(encoder=encoder)

@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import configs, json_files, published, vocabularies
+from bert_jax.interop import configs, json_files, published, tokenizer_files
 from bert_jax.interop.families import ALBERT, BERT, ELECTRA, family
 from bert_jax.interop.families.family import ACTIVATIONS
 from bert_jax.interop.safetensors import LazyArray
@@ -114,7 +114,9 @@ def read(path: pathlib.Path) -> published.Published:
         str(folder if path.is_dir() else index),
         (index, *files),
         config or _config_of_electra(folder / json_files.GOOGLE_CONFIG, arrays),
-        _read_sentencepiece(folder) if is_albert else vocabularies.read_google(folder),
+        _read_sentencepiece(folder)
+        if is_albert
+        else tokenizer_files.read_google(folder),
         arrays,
     )
 

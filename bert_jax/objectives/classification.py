@@ -49,7 +49,7 @@ class Classification(labelled.LabelledObjective):
             return batch["weights"]
         return batch["weights"] * jnp.array(self.class_weights)[batch["labels"]]
 
-    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
+    def measure_logits(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
         labels = batch["labels"]
         if self.has_probabilities:
             normaliser = jax.nn.logsumexp(logits, axis=-1)

@@ -75,8 +75,8 @@ class Embedding(labelled.MultiTextObjective):
         """Return the column of the second text of each row: int32 [B]."""
         return jnp.arange(rows) * (self.num_texts - 1)
 
-    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
+    def measure_logits(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
         """Return the loss, and how often the second text is the most similar one."""
-        return super().measure(
+        return super().measure_logits(
             logits, batch | {"labels": self._second_columns(len(logits))}
         )

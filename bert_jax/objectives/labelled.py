@@ -76,7 +76,7 @@ class LabelledObjective:
         """Return float32 logits [B, C]; see `tasks.TaskObjective`."""
         return {"logits": self.logits(params, batch)}
 
-    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
+    def measure_logits(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
         """Return the loss and the metrics in `metric_names`."""
         labels, weights = batch["labels"], self.example_weights(batch)
         loss = cross_entropy.cross_entropy(logits, labels)
@@ -117,7 +117,7 @@ class LabelledObjective:
         sampling_keys: jax.Array,
     ) -> metric_sums.MetricSums:
         del sampling_keys  # These objectives sample nothing.
-        sums = self.measure(self.logits(params, batch, dropout_keys), batch)
+        sums = self.measure_logits(self.logits(params, batch, dropout_keys), batch)
         padding = metric_sums.padding_fraction(batch["attention_mask"])
         return sums | {"padding_fraction": padding}
 

@@ -22,6 +22,6 @@ class Regression(labelled.LabelledObjective):
         """Return float32 predictions [B]."""
         return {"predictions": self.logits(params, batch)[:, 0]}
 
-    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
+    def measure_logits(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
         loss = jnp.square(logits[:, 0] - batch["labels"])
         return {self.loss_name: metric_sums.weighted_sum(loss, batch["weights"])}

@@ -39,7 +39,7 @@ class Spans(labelled.LabelledObjective):
         logits = super().logits(params, batch, dropout_keys)
         return jnp.where(batch["attention_mask"][..., None], logits, _PADDING)
 
-    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
+    def measure_logits(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
         """Return loss and accuracies; `span_accuracy` requires both ends correct."""
         both = logits[..., 0], logits[..., 1]  # [B, L] each
         labels = batch["start_positions"], batch["end_positions"]

@@ -27,7 +27,7 @@ from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build
 from bert_jax.errors import Interrupted, UserError
-from bert_jax.interop import vocabularies
+from bert_jax.interop import tokenizer_files
 from bert_jax.run import command_line, source_flags
 from bert_jax.tokenizer import special_tokens
 
@@ -42,7 +42,7 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
                 raise UserError(
                     f"--{name} applies to a vocab.txt only; the folder {path} sets it"
                 )
-        return vocabularies.read(storage.path(path), _special_tokens())
+        return tokenizer_files.read(storage.path(path), _special_tokens())
     if os.path.basename(path) == tokenizer_lib.PIPELINE_FILE:
         raise UserError(f"--tokenizer={path}: give the folder of this file")
     if flags.FLAGS.special_tokens:
@@ -51,7 +51,7 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
             "has BERT's special tokens"
         )
     values = flags.FLAGS
-    return vocabularies.read_wordpiece(path, values.lower_case, values.strip_accents)
+    return tokenizer_files.read_wordpiece(path, values.lower_case, values.strip_accents)
 
 
 def _special_tokens() -> dict[str, str]:

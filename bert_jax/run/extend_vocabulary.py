@@ -38,9 +38,9 @@ def main() -> None:
     output = command_line.required_flag("output")
     source = source_flags.source()
     terminal.say("importing JAX")
-    from bert_jax import extension
+    from bert_jax import vocabulary_extension
 
-    extended = extension.extend(
+    extended = vocabulary_extension.extend(
         checkpoint,
         source,
         output,

@@ -14,20 +14,22 @@ import signal
 from absl import flags
 
 from bert_jax import storage, terminal
-from bert_jax.corpus import vocabulary
+from bert_jax.corpus import tokenizer_training
 from bert_jax.errors import UserError
 from bert_jax.run import command_line, source_flags
 
 
 def define_flags() -> None:
     source_flags.define_flags()
-    flags.DEFINE_enum("kind", "wordpiece", vocabulary.TRAINERS, "Kind of tokenizer.")
+    flags.DEFINE_enum(
+        "kind", "wordpiece", tokenizer_training.TRAINERS, "Kind of tokenizer."
+    )
     flags.DEFINE_integer(
         "vocab_size",
         30_522,
         "Largest number of tokens, special tokens included.",
         lower_bound=10,
-        upper_bound=vocabulary.MAX_VOCAB_SIZE,
+        upper_bound=tokenizer_training.MAX_VOCAB_SIZE,
     )
     flags.DEFINE_integer(
         "sample_megabytes", 200, "Amount of text to learn from.", lower_bound=1
@@ -44,7 +46,7 @@ def main() -> None:
     # The trainers do not return to Python while they learn. Nothing has to be saved.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    tokenizer = vocabulary.learn(
+    tokenizer = tokenizer_training.learn(
         source,
         values.kind,
         values.vocab_size,

@@ -11,8 +11,8 @@ import runs
 import tokenizers
 from commands import assert_refused, call, succeed
 
-from bert_jax import extension
 from bert_jax import tokenizer as tokenizer_lib
+from bert_jax import vocabulary_extension
 from bert_jax.corpus import sources, text_sample
 from bert_jax.errors import UserError
 from bert_jax.interop import lazy_checkpoint
@@ -51,7 +51,7 @@ def test_counts_of_words_equal_counts_of_runs_of_letters(wordpiece, documents):
         if count >= 5 and word not in known and not word.isdigit()
     }
     assert len(expected) > 20
-    found = extension.find_words(wordpiece, texts, min_count=5)
+    found = vocabulary_extension.find_words(wordpiece, texts, min_count=5)
     assert {n.word: n.count for n in found if n.word.isalnum()} == expected
     assert found == sorted(found, key=lambda n: (-n.tokens_saved, n.word))
     for new in found:
@@ -66,10 +66,10 @@ def test_words_around_an_added_token_are_left_out(wordpiece):
     pipeline.add_tokens(["globin"])
     tokenizer = tokenizer_lib.make(pipeline)
     texts = ["haemoglobin globins thrombocytopenia \u2603"]
-    found = extension.find_words(tokenizer, texts, min_count=1)
+    found = vocabulary_extension.find_words(tokenizer, texts, min_count=1)
     words = [new.word for new in found]
     assert sorted(words) == ["thrombocytopenia", "\u2603"]
-    extended, ids = extension.extend_tokenizer(tokenizer, words)
+    extended, ids = vocabulary_extension.extend_tokenizer(tokenizer, words)
     assert extended.encode(" ".join(words)) == ids
 
 
@@ -78,7 +78,9 @@ def test_continuations_are_no_words(wordpiece):
     pipeline = tokenizers.Tokenizer.from_str(wordpiece.pipeline)
     pipeline.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     texts = ["##tag thrombocytopenia"]
-    found = extension.find_words(tokenizer_lib.make(pipeline), texts, min_count=1)
+    found = vocabulary_extension.find_words(
+        tokenizer_lib.make(pipeline), texts, min_count=1
+    )
     assert [new.word for new in found] == ["thrombocytopenia"]
 
 
@@ -91,7 +93,7 @@ def test_unused_tokens_are_replaced_first(wordpiece):
     pipeline.add_tokens(["[unused3]"])
     roomy = tokenizer_lib.make(pipeline)
     words = ["haemoglobin", "patient", "thrombocytopenia", "leukocyte"]
-    extended, ids = extension.extend_tokenizer(roomy, words)
+    extended, ids = vocabulary_extension.extend_tokenizer(roomy, words)
     assert ids == [7, len(tokens) - 4, len(tokens) - 3, len(tokens)]
     assert [extended.tokens[i] for i in ids] == words
     kept = [i for i in range(len(tokens)) if i not in ids]
@@ -105,7 +107,7 @@ def test_unused_tokens_are_replaced_first(wordpiece):
 
 
 def extend(pretrained, text, output, words, min_count):
-    return extension.extend(
+    return vocabulary_extension.extend(
         str(pretrained),
         source(text),
         str(output),

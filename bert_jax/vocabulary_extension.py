@@ -13,8 +13,7 @@ from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import sources, text_sample
 from bert_jax.errors import UserError
-from bert_jax.interop import convert, lazy_checkpoint
-from bert_jax.interop import output as output_lib
+from bert_jax.interop import convert, lazy_checkpoint, output_folder
 from bert_jax.interop.safetensors import LazyArray
 from bert_jax.model import parameters
 from bert_jax.tokenizer import Tokenizer
@@ -75,7 +74,7 @@ def extend(
       UserError: The checkpoint or the text cannot be used, there are no such words, or
         the folder cannot be written.
     """
-    output_lib.check(output, local=True)
+    output_folder.check(output, local=True)
     original = lazy_checkpoint.read(checkpoint)
     tokenizer = original.metadata.tokenizer
     has_words = bool(tokenizer.steps()["pre_tokenizer"])

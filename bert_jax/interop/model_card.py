@@ -22,7 +22,7 @@ from sentence_transformers import SentenceTransformer
 vectors = SentenceTransformer("FOLDER").encode(["a text", "another text"])"""
 
 
-def text(source: str, metadata: metadata_lib.Metadata, spec: ModelSpec) -> str:
+def render(source: str, metadata: metadata_lib.Metadata, spec: ModelSpec) -> str:
     """Return the model card of a checkpoint.
 
     `source` is the path of a run's checkpoint; "" for a published one.
