@@ -74,7 +74,7 @@ _SEGMENTS = {
 
 def purpose_of_arrays(
     family: Family,
-    named: str,
+    class_name: str,
     names: Collection[str],
     encoder: config_lib.EncoderConfig,
 ) -> str:
@@ -83,7 +83,7 @@ def purpose_of_arrays(
     Folders often name a class with fewer heads than their arrays belong to. The class
     decides only where the heads of several classes have the same names.
     """
-    if named.removeprefix(family.class_prefix) in family.encoder_only:
+    if class_name.removeprefix(family.class_prefix) in family.encoder_only:
         return BARE
     head = encoder.prediction_head
     absent = *huggingface.absent_parts(head), "encoder/pooler"
@@ -92,7 +92,8 @@ def purpose_of_arrays(
         return name in names or f"{name}.weight" in names
 
     for purpose, parts in family.classes.items():
-        if purpose in family.named and named != family.class_name(purpose):
+        is_ambiguous = purpose in family.ambiguous_purposes
+        if is_ambiguous and class_name != family.class_name(purpose):
             continue
         if purpose in (CAUSAL_LM, MASKED_LM, NEXT_SENTENCE) and encoder.causal != (
             purpose == CAUSAL_LM

@@ -55,15 +55,15 @@ _WITH_SEGMENTS = ("BertTokenizer", "DebertaV2Tokenizer")
 # ---- in
 
 
-def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokenizer:
-    """Read the tokenizer of a folder.
+def read(folder: storage.Path, overrides: Mapping[str, str] | None = None) -> Tokenizer:
+    """Read the tokenizer of a folder. `overrides` has special tokens by field.
 
     Raises:
       UserError: The tokenizer is missing, damaged or unsupported.
     """
     settings = tokenizer_settings.read(folder)
     if (folder / PIPELINE_FILE).exists():
-        tokenizer = Tokenizer.load(folder, settings | dict(named or {}))
+        tokenizer = Tokenizer.load(folder, settings | dict(overrides or {}))
         model = tokenizer.steps()["model"]
         if model["type"] == "Unigram" and model["unk_id"] is None:
             raise UserError(
@@ -72,10 +72,10 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
             )
         tokenizer_settings.check(folder, tokenizer, settings)
         return tokenizer
-    settings |= named or {}
+    settings |= overrides or {}
     config = folder / "config.json"
     if (folder / json_files.GOOGLE_CONFIG).exists() and not config.exists():
-        if named:
+        if overrides:
             raise UserError(
                 f"--special_tokens does not apply to {folder}: its vocab.txt has "
                 "BERT's special tokens"
@@ -110,7 +110,7 @@ def _older_pipeline(
         strip_accents = not settings.get("keep_accents", False)
         content = (folder / _SENTENCEPIECE).read_bytes()
         return sentencepiece_model.pipeline(
-            content, lower_case, strip_accents, named=settings
+            content, lower_case, strip_accents, settings=settings
         )
     if (folder / _DEBERTA).exists():
         if settings.get("split_by_punct"):
@@ -120,7 +120,7 @@ def _older_pipeline(
             )
         content = (folder / _DEBERTA).read_bytes()
         return sentencepiece_model.pipeline(
-            content, lower_case, False, [MASK], named=settings
+            content, lower_case, False, [MASK], settings=settings
         )
     if all((folder / name).exists() for name in _BYTE_BPE):
         files = [(folder / name).read_bytes() for name in _BYTE_BPE]
@@ -161,7 +161,7 @@ def _fairseq_pipeline(
                 ["<mask>"],
                 first,
                 separators=2,
-                named=settings,
+                settings=settings,
             )
     raise UserError(
         f"the ids of {_FAIRSEQ} depend on tokenizer_class in {SETTINGS_FILE}; expected "

@@ -364,11 +364,11 @@ class Tokenizer:
 
     @classmethod
     def load(
-        cls, folder: str | os.PathLike, named: Mapping[str, Any] | None = None
+        cls, folder: str | os.PathLike, settings: Mapping[str, Any] | None = None
     ) -> "Tokenizer":
         """Read a folder with a `tokenizer.json`, of bert_jax or any other origin.
 
-        `named` has special tokens by field, such as `mask_token`, and added tokens.
+        `settings` has special tokens by field, such as `mask_token`, and added tokens.
         Other special tokens have the names in `tokenizer_config.json` and
         `special_tokens_map.json`, or usual names.
 
@@ -390,7 +390,7 @@ class Tokenizer:
             for name in (SPECIAL_TOKENS_FILE, SETTINGS_FILE):
                 if (folder / name).exists():
                     fields |= json.loads((folder / name).read_text(encoding="utf-8"))
-            fields |= named or {}
+            fields |= settings or {}
             given = {name: x for name, x in fields.items() if x is not None}
             return make(values, given)
         except (OSError, *_DAMAGE) as error:
@@ -405,11 +405,11 @@ class Tokenizer:
 
 def make(
     pipeline: tokenizers.Tokenizer | dict[str, Any],
-    named: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Tokenizer:
     """Return the tokenizer of a pipeline.
 
-    `named` has special tokens and added tokens, as fields of `tokenizer_config.json`.
+    `settings` has fields of `tokenizer_config.json`: special tokens and added tokens.
 
     Raises:
       UserError: The library cannot use the pipeline, or a special token is missing.
@@ -420,7 +420,7 @@ def make(
     except Exception as error:  # the library has no class of errors
         raise UserError(f"{PIPELINE_FILE} is damaged: {error}") from error
     added = {token.content for token in built.get_added_tokens_decoder().values()}
-    pipelines.add_listed_tokens(built, named or {}, added)
+    pipelines.add_listed_tokens(built, settings or {}, added)
     # The library writes its present format; files of 2020, such as camembert-base's,
     # lack fields. Only the model stays as it is: scores change in their last digits.
     values = json.loads(built.to_str())
@@ -431,7 +431,7 @@ def make(
     unk = model.get("unk_token")
     if model["type"] == "Unigram" and model["unk_id"] is not None:
         unk, _ = model["vocab"][model["unk_id"]]
-    special = special_tokens.find(built.get_vocab(), unk, named or {})
+    special = special_tokens.find(built.get_vocab(), unk, settings or {})
     return Tokenizer(json.dumps(values), special)
 
 

@@ -61,18 +61,18 @@ def wordpiece(
     lower_case: bool,
     strip_accents: bool,
     longest_word: int = LONGEST_WORD,
-    named: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> tokenizers.Tokenizer:
     """Return BERT's pipeline (BERT paper, section 3): longest match first inside words.
 
-    A token that is repeated has its last id, as in google-research/bert. For `named`,
-    see `special_tokens.find`.
+    A token that is repeated has its last id, as in google-research/bert. For
+    `settings`, see `special_tokens.find`.
     """
     ids = {token: i for i, token in enumerate(tokens)}
-    unk = special_tokens.text((named or {}).get("unk_token", UNK))
+    unk = special_tokens.text((settings or {}).get("unk_token", UNK))
     model = models.WordPiece(ids, unk_token=unk, max_input_chars_per_word=longest_word)
     pipeline = bert_steps(model, lower_case, strip_accents)
-    add_special_tokens(pipeline, unk, named)
+    add_special_tokens(pipeline, unk, settings)
     return pipeline
 
 
@@ -121,11 +121,11 @@ def byte_bpe(
     ids: Mapping[str, int],
     merges: Sequence[tuple[str, str]],
     add_prefix_space: bool,
-    named: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> tokenizers.Tokenizer:
     """Return the pipeline of RoBERTa (Liu et al. 2019, 4.4): merged pairs of bytes.
 
-    For `named`, see `special_tokens.find`.
+    For `settings`, see `special_tokens.find`.
 
     Raises:
       ValueError: The library cannot use the vocabulary.
@@ -137,14 +137,14 @@ def byte_bpe(
         reason = str(error).partition("\n")[0]
         raise ValueError(f"vocab.json is damaged: {reason}") from error
     pipeline = byte_bpe_steps(model, add_prefix_space)
-    add_special_tokens(pipeline, unk, named, separators=2)
+    add_special_tokens(pipeline, unk, settings, separators=2)
     return pipeline
 
 
 def add_special_tokens(
     pipeline: tokenizers.Tokenizer,
     unk: str | None,
-    named: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     *,
     separators: int = 1,
 ) -> None:
@@ -158,8 +158,8 @@ def add_special_tokens(
     Raises:
       UserError: A special token is missing in the vocabulary.
     """
-    add_listed_tokens(pipeline, named or {}, pipeline.get_vocab())
-    special = special_tokens.find(pipeline.get_vocab(), unk, named or {})
+    add_listed_tokens(pipeline, settings or {}, pipeline.get_vocab())
+    special = special_tokens.find(pipeline.get_vocab(), unk, settings or {})
     # With bytes, [MASK] stands for a token with the space in front of it.
     is_byte_level = isinstance(pipeline.model, models.BPE)
     mask = tokenizers.AddedToken(special.mask, lstrip=is_byte_level)
@@ -170,7 +170,7 @@ def add_special_tokens(
 
 
 def add_listed_tokens(
-    pipeline: tokenizers.Tokenizer, named: Mapping[str, Any], known: Collection[str]
+    pipeline: tokenizers.Tokenizer, settings: Mapping[str, Any], known: Collection[str]
 ) -> None:
     """Add the tokens that settings list and `known` lacks, as `transformers` does.
 
@@ -181,9 +181,9 @@ def add_listed_tokens(
       UserError: The settings are damaged, or the vocabulary has another id for a token.
     """
     try:
-        older = named.get("added_tokens", {})
+        older = settings.get("added_tokens", {})
         listed = {int(i): {"content": token} for token, i in older.items()}
-        for i, token in named.get("added_tokens_decoder", {}).items():
+        for i, token in settings.get("added_tokens_decoder", {}).items():
             listed[int(i)] = token
         new = {
             i: tokenizers.AddedToken(**listed[i])

@@ -37,7 +37,7 @@ def pipeline(
     more_symbols: Sequence[str] = (),
     first: Sequence[str] = (),
     separators: int = 1,
-    named: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> tokenizers.Tokenizer:
     """Return a pipeline of `normalise` and a unigram model.
 
@@ -51,7 +51,7 @@ def pipeline(
       first: Special tokens with the first ids. They replace the model's pieces of the
         same names.
       separators: Number of separators between two texts.
-      named: See `special_tokens.find`.
+      settings: See `special_tokens.find`.
 
     Raises:
       UserError: The model is damaged, or not a unigram model.
@@ -93,7 +93,7 @@ def pipeline(
         pieces[i] for i in kept if processor.is_control(i) or processor.is_unknown(i)
     ]
     result.add_special_tokens([*first, *symbols, *more_symbols])
-    pipelines.add_special_tokens(result, unk, named, separators=separators)
+    pipelines.add_special_tokens(result, unk, settings, separators=separators)
     return result
 
 

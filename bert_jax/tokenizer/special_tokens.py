@@ -39,14 +39,14 @@ ROLES = ("pad", "cls", "sep", "mask")
 
 
 def find(
-    tokens: Collection[str], unk: str | None, named: Mapping[str, Any]
+    tokens: Collection[str], unk: str | None, settings: Mapping[str, Any]
 ) -> SpecialTokens:
     """Return the special tokens of a vocabulary.
 
     Args:
       tokens: All tokens.
       unk: Token that the model gives to unknown text; None if it has none.
-      named: Fields of a `tokenizer_config.json` or `special_tokens_map.json`.
+      settings: Fields of a `tokenizer_config.json` or `special_tokens_map.json`.
 
     Raises:
       UserError: A token is missing, or two roles have the same token.
@@ -58,7 +58,7 @@ def find(
         second_field, second = _FALLBACKS.get(role, ("", ()))
         candidates = []
         for field, known in ((f"{role}_token", usual), (second_field, second)):
-            candidates += [text(named[field])] if named.get(field) else []
+            candidates += [text(settings[field])] if settings.get(field) else []
             candidates += [token for token in known if token in tokens]
         if not candidates and role in ROLES:
             raise UserError(

@@ -102,7 +102,12 @@ DEBERTA = family.Family(
     endings={_OTHER_MASKED_LM: "ForMaskedLM"},
     # Published discriminators have the head with other names, but do not name the
     # class: `transformers` ignores it, too.
-    named=(family.CLASSIFICATION, family.TAGGING, family.CHOICE, _OTHER_MASKED_LM),
+    ambiguous_purposes=(
+        family.CLASSIFICATION,
+        family.TAGGING,
+        family.CHOICE,
+        _OTHER_MASKED_LM,
+    ),
     exports=lambda encoder, purpose, tokenizer: encoder.positions == "disentangled",
     fields={
         "type_vocab_size": ("type_vocab_size", int, 0),

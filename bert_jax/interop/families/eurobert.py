@@ -112,7 +112,7 @@ EUROBERT = family.Family(
         family.BARE: {},
     },
     # If it is tied and without biases, the head for masked tokens has no arrays.
-    named=(family.CLASSIFICATION, family.TAGGING, family.MASKED_LM),
+    ambiguous_purposes=(family.CLASSIFICATION, family.TAGGING, family.MASKED_LM),
     exports=lambda encoder, purpose, tokenizer: (
         encoder.positions == "rotary"
         and encoder.norm == "rms"

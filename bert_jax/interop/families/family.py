@@ -102,7 +102,7 @@ class Family:
     encoder_only: tuple[str, ...] = ()
     # Purposes of classes that `config.json` must name, because another class has arrays
     # of the same names.
-    named: Collection[str] = (CLASSIFICATION, TAGGING, CHOICE)
+    ambiguous_purposes: Collection[str] = (CLASSIFICATION, TAGGING, CHOICE)
     # Activation in the head of the class for masked tokens, whatever the config says;
     # "": the encoder's.
     masked_lm_activation: str = ""

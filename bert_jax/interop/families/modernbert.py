@@ -93,7 +93,7 @@ MODERNBERT = family.Family(
         ),
         family.BARE: {},
     },
-    named=(*family.TASKS, family.MASKED_LM),
+    ambiguous_purposes=(*family.TASKS, family.MASKED_LM),
     exports=lambda encoder, purpose, tokenizer: (
         encoder.positions == "rotary"
         and encoder.norm == "layer"
