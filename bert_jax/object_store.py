@@ -23,7 +23,7 @@ from bert_jax.errors import Unavailable, UserError
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """FileInfo that matches a glob."""
+    """File that matches a glob."""
 
     name: str  # path or URL
     size: int  # bytes

@@ -368,7 +368,7 @@ def test_old_tpus_have_fewer_kernels(kind, dtype, length, parts):
     encoder = config.EncoderConfig(dtype=dtype)
     with jax.sharding.use_abstract_mesh(mesh):
         text = decisions.describe(
-            encoder, "tpu", 8, length, predictions=300, stored_logits_reason=""
+            encoder, "tpu", 8, length, predictions=300, logits_reader=""
         )
     assert f"{parts}: TPU kernel" in text.split("; ")
 
@@ -418,7 +418,7 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         attention_dropout_rate=0.0,
     )
     describe = functools.partial(
-        decisions.describe, modern, predictions=300, stored_logits_reason=""
+        decisions.describe, modern, predictions=300, logits_reader=""
     )
     assert describe("tpu", 8, 512) == (
         "global attention, local attention, residuals, cross entropy: TPU kernel"

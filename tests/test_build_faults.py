@@ -133,6 +133,7 @@ def test_signals_end_the_build_at_once_and_lose_nothing(
         time.sleep(pause)
         if long_build.process.poll() is None:
             stop(long_build, number, to_all)
+    long_build.process.wait(120)
     assert long_build.end() == 75
     assert_gone(workers)
     assert "Traceback" not in long_build.text

@@ -48,7 +48,7 @@ def test_labels_become_classes():
         ["0.5", "x"],
     ):
         assert classification.label_names(labelled(*names)) == names
-    with pytest.raises(UserError, match="training labels 1, 1.0 are equal numbers"):
+    with pytest.raises(UserError, match="training labels 1, 1.0 repeat numbers"):
         classification.label_names(labelled("1", "2", "1.0"))
     with pytest.raises(UserError, match="have the label 'x', from a.tsv, line 1 on"):
         classification.label_names(examples[1:])

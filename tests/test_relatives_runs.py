@@ -13,7 +13,7 @@ import pytest
 import recipes
 import runs
 import saved
-from commands import succeed
+from commands import assert_refused, call, succeed
 from corpora import build_reference
 
 from bert_jax import config as config_lib
@@ -109,3 +109,16 @@ def mean_vectors(folder):
     """Return the mean vector of each text, [texts, D], from the last layer."""
     made = prediction.load(str(folder)).features(TEXTS, layers=(-1,), pool="mean")
     return np.concatenate([features.values for features in made])
+
+
+@each
+def test_blanks(name, pretrained):
+    """ELECTRA's generator fills them, and XLNet says in a line that it has no head."""
+    blank = "<mask>" if name == "roberta" else "[MASK]"
+    done = call("fill_mask", f"--init_from={pretrained(name)}", f"The {blank} is not.")
+    if name == "xlnet":
+        assert_refused(done, "has no head to fill blanks: it was pretrained wi")
+        return
+    assert done.returncode == 0, done.stderr
+    first, *guesses = done.stdout.splitlines()
+    assert first == f"The {blank} is not." and len(guesses) == 5

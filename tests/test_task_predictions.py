@@ -126,6 +126,13 @@ def test_numbers_match_the_model(saved):
     assert [each.truncated for each in got] == [False] * 4 + [True] * 2
 
 
+def test_an_old_classifier_without_class_names_is_refused(saved, monkeypatch):
+    model, _ = saved("classification")
+    monkeypatch.delitem(model.metadata.task, "labels")
+    with pytest.raises(UserError, match="has no class names; use another run"):
+        model.classify(["ab"])
+
+
 # ---- answers
 
 

@@ -229,7 +229,11 @@ class PretrainConfig:
         for name, each in self.encoders.items():
             types = each.type_vocab_size
             if objective.segments not in SINGLE_SEGMENTS and types < 2:
-                more = ", or encoder.type_vocab_size=2" if name == "encoder" else ""
+                more = (
+                    f", or {where}encoder.type_vocab_size=2"
+                    if name == "encoder"
+                    else ""
+                )
                 path = f"{where}objective.segments"
                 raise UserError(
                     f"{where}{FIELD_PREFIXES[name]}type_vocab_size={types} cannot tell "

@@ -86,7 +86,7 @@ def uniform(bits: tf.Tensor) -> tf.Tensor:
 
 
 def lower_half(bits: tf.Tensor) -> tf.Tensor:
-    """Move the lower 32 bits, which the functions above ignore, to the upper half."""
+    """Move the lower 32 bits, which `randint` and others ignore, to the upper half."""
     return tf.bitwise.left_shift(bits, _uint64(32))
 
 

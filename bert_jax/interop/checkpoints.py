@@ -129,7 +129,7 @@ def _writing_copies() -> contextlib.AbstractContextManager[None]:
 
 
 def find(path: str | os.PathLike) -> epath.Path:
-    """Return the checkpoint at `path`; see `restore.find` and `published`."""
+    """Return the checkpoint at `path`; see `restore.find` and `open_published`."""
     other = open_published(path)
     return restore.absolute(other.source) if other else restore.find(path)
 

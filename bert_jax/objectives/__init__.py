@@ -26,7 +26,7 @@ class Objective(Protocol):
     prediction_encoder: str
     # Name, for messages, of a second reader of the logits of these tokens, which must
     # then be stored; "": none.
-    stored_logits_reason: str
+    logits_reader: str
 
     @property
     def loss_weights(self) -> Mapping[str, float]:

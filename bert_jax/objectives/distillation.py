@@ -38,7 +38,7 @@ class Distillation(masked_lm.MaskedLm):
 
     config: config_lib.DistillationConfig = config_lib.DistillationConfig()
 
-    stored_logits_reason = "the teacher's loss"
+    logits_reader = "the teacher's loss"
 
     @property
     def loss_weights(self) -> dict[str, float]:

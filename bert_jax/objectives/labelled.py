@@ -22,7 +22,7 @@ class LabelledObjective:
 
     encoder: config_lib.EncoderConfig
 
-    prediction_encoder = stored_logits_reason = ""
+    prediction_encoder = logits_reader = ""
     loss_name: ClassVar[str]
     # Metrics besides the loss and the share of padding.
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)

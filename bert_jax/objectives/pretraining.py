@@ -26,7 +26,7 @@ class PretrainingObjective:
     encoder: config_lib.EncoderConfig
 
     prediction_encoder: ClassVar[str] = "encoder"
-    stored_logits_reason: ClassVar[str] = ""
+    logits_reader: ClassVar[str] = ""
     # Arrays of a batch that the model takes after `Inputs`, all int32 [B, ...].
     model_arguments: ClassVar[tuple[str, ...]] = ("mlm_positions",)
 

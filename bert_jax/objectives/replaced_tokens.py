@@ -33,7 +33,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
 
     config: config_lib.ReplacedTokensConfig = config_lib.ReplacedTokensConfig()
     prediction_encoder = "generator"
-    stored_logits_reason = "sampling"
+    logits_reader = "sampling"
 
     @property
     def loss_weights(self) -> dict[str, float]:

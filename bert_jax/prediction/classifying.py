@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax import config as config_lib
+from bert_jax.errors import UserError
 from bert_jax.objectives import classification, regression
 from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
@@ -54,7 +55,9 @@ def classify(
     from scipy import special  # slow to import
 
     config, settings = model.task(config_lib.ClassificationConfig)
-    labels = settings["labels"]
+    labels = settings.get("labels")
+    if not labels and not config.predicts_numbers:  # saved by an old version
+        raise UserError(f"{model.source} has no class names; use another run")
     objective = (
         regression.Regression(model.encoder)
         if config.predicts_numbers

@@ -211,7 +211,8 @@ def label_names(train: Sequence[Example]) -> list[str]:
     if len(set(numbers)) < len(numbers):
         same = [name for name in names if numbers.count(_number(name)) > 1]
         raise UserError(
-            f"the training labels {', '.join(same[:20])} are equal numbers; use one"
+            f"the training labels {', '.join(same[:20])} repeat numbers; write each "
+            "number in one way"
         )
     if len(names) < 2:
         raise UserError(

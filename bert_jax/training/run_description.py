@@ -154,7 +154,7 @@ class Run:
                             if name == phase.objective.prediction_encoder
                             else 0
                         ),
-                        stored_logits_reason=phase.objective.stored_logits_reason,
+                        logits_reader=phase.objective.logits_reader,
                     )
                     for name, encoder in self.encoders.items()
                 ]

@@ -97,9 +97,7 @@ def open_session(
 
 def train(
     saver: saving.Saver,
-    load_initial: Callable[[step_lib.TrainState], step_lib.TrainState] = lambda state: (
-        state
-    ),
+    load_initial: Callable[[step_lib.TrainState], step_lib.TrainState] | None = None,
     *,
     exit_on_late_stop: bool = False,
 ) -> step_lib.TrainState:
@@ -133,7 +131,8 @@ def train(
                 )
             processes.say("initialising the parameters")
             key = jax.random.key(run.config.seed)
-            state = load_initial(sharding.initialise(run.init, shapes, key))
+            state = sharding.initialise(run.init, shapes, key)
+            state = load_initial(state) if load_initial else state
         constants = run.load_constants()
         step = int(state.step)
         if 0 < run.config.loop.profile_step <= step:

@@ -57,7 +57,8 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
                 _check_is_workdir(folder, type(config))
                 with storage.writing(folder):
                     storage.make_folder(folder)
-                busy = f"another process uses {folder}; give another --workdir"
+                other = f"another process uses {folder}"
+                busy = f"{other}; wait for it, or give another --workdir"
                 held.enter_context(storage.locked(folder / "lock", busy))
                 _check_same_run(folder, config)
                 text = json.dumps(config_lib.to_dict(config), indent=2) + "\n"

@@ -168,19 +168,19 @@ def cross_entropy(
     platform: str,
     batch: int,
     predictions: int,
-    reader: str = "",
+    logits_reader: str = "",
 ) -> Decision:
     """Decide how the cross entropy of predicted tokens is computed; see `attention`.
 
-    A row has `predictions` predicted tokens. `reader` names another reader of the
-    logits, which rules out a kernel; "" if none.
+    A row has `predictions` predicted tokens. `logits_reader` names another reader of
+    the logits, which rules out a kernel; "" if none.
     """
-    reasons = _cross_entropy_on_tpu(config, batch, predictions, reader)
+    reasons = _cross_entropy_on_tpu(config, batch, predictions, logits_reader)
     return _decide(config, platform, reasons)
 
 
-def _cross_entropy_on_tpu(config, batch, predictions, reader):
-    yield reader, f"{reader} reads the logits, too"
+def _cross_entropy_on_tpu(config, batch, predictions, logits_reader):
+    yield logits_reader, f"{logits_reader} reads the logits, too"
     columns = config.embedding_columns
     yield config.dtype != "bfloat16", f"factors are {config.dtype}, not bfloat16"
     yield (
@@ -261,7 +261,7 @@ def describe(
     length: int,
     *,
     predictions: int,
-    stored_logits_reason: str,
+    logits_reader: str,
 ) -> str:
     """Describe the implementation of each part of an encoder in training, and why.
 
@@ -291,9 +291,7 @@ def describe(
     ]
     decided.append(("residuals", residual(config, platform, batch, length)))
     if predictions:
-        decision = cross_entropy(
-            config, platform, batch, predictions, stored_logits_reason
-        )
+        decision = cross_entropy(config, platform, batch, predictions, logits_reader)
         decided.append(("cross entropy", decision))
     parts: dict[str, list[str]] = {}  # by decision
     for part, decision in decided:
