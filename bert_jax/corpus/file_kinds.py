@@ -66,7 +66,7 @@ def open_decompressed(name: str) -> Iterator[io.BufferedIOBase]:
 
 
 def suffix(name: str) -> str:
-    """Return the ending of a file name, before the ending of its compression."""
+    """Return the suffix of a file name, before the suffix of a compression."""
     stem, last = os.path.splitext(name)
     return os.path.splitext(stem)[1] if last in COMPRESSIONS else last
 

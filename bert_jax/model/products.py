@@ -46,13 +46,13 @@ def _linear_backward(dtype, transposed, may_round, residuals, g):
     x, kernel, like_x = residuals
     g = g.astype(dtype)
     spec = "rf,fd->rd" if transposed else "rf,df->rd"
-    dx = einsum_float32(spec, g, kernel, may_round=like_x.dtype == dtype).astype(
-        like_x.dtype
-    )
+    is_rounded = like_x.dtype == dtype
+    dx = einsum_float32(spec, g, kernel, may_round=is_rounded).astype(like_x.dtype)
     if transposed:
         return dx, einsum_float32("fr,rd->fd", transpose(g), x)
     # TPUs store attention's kernels [D, H, K] with D innermost. For a gradient in that
-    # layout the compiler first copies a factor [R, D] into another layout.
+    # layout the compiler first copies a factor [R, D] into another layout; for a
+    # row-major gradient it does not.
     return dx, _row_major(einsum_float32("dr,rf->df", transpose(x), g), "tpu")
 
 

@@ -78,8 +78,8 @@ def check_suffix(name: str, text_a: str) -> None:
 
     `text_a` is as in `read_texts`.
     """
-    ending = file_kinds.suffix(name)
-    if ending in (".csv", ".jsonl", ".json"):
+    suffix = file_kinds.suffix(name)
+    if suffix in (".csv", ".jsonl", ".json"):
         reason = (
             "columns are read from .tsv files only"
             if text_a
@@ -89,7 +89,7 @@ def check_suffix(name: str, text_a: str) -> None:
             f"{name}: {reason}; write the texts to a .txt file, one in each line, or "
             "to a .tsv file with a header, and pass text_a"
         )
-    if ending == ".tsv" and not text_a:
+    if suffix == ".tsv" and not text_a:
         raise UserError(
             f"{name}: each line would be a text; pass text_a, the column of the texts, "
             "or rename a file without columns to .txt"

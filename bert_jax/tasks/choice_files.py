@@ -60,8 +60,8 @@ def read(path: str | os.PathLike, *, needs_answers: bool) -> QuestionFile:
         are missing and needed.
     """
     path = os.fspath(path)
-    ending = task_files.check_suffix(path, (".csv", ".jsonl", ".json"))
-    parse = _read_csv if ending == ".csv" else task_files.json_objects
+    suffix = task_files.check_suffix(path, (".csv", ".jsonl", ".json"))
+    parse = _read_csv if suffix == ".csv" else task_files.json_objects
     questions, skipped = [], 0
     for line, fields in parse(path, task_files.read(path)):
         if fields is None:

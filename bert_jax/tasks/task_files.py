@@ -73,15 +73,15 @@ def read(path: str | os.PathLike) -> str:
     return text if "\n" in text else text.replace("\r", "\n")
 
 
-def check_suffix(path: str | os.PathLike, endings: Sequence[str]) -> str:
-    """Return the ending of a file name, which must be one of `endings`."""
-    ending = file_kinds.suffix(os.fspath(path))
-    if ending not in endings:
+def check_suffix(path: str | os.PathLike, suffixes: Sequence[str]) -> str:
+    """Return the suffix of a file name, which must be one of `suffixes`."""
+    suffix = file_kinds.suffix(os.fspath(path))
+    if suffix not in suffixes:
         raise UserError(
-            f"{path}: unknown format; the file name must end in {', '.join(endings)}, "
+            f"{path}: unknown format; the file name must end in {', '.join(suffixes)}, "
             f"or in one of these and {' or '.join(file_kinds.COMPRESSIONS)}"
         )
-    return ending
+    return suffix
 
 
 def write(path: storage.Path, text: str) -> None:
@@ -114,9 +114,9 @@ def read_table(
       UserError: The file cannot be read or parsed, has no rows, or a row has other
         columns than the first line.
     """
-    ending = check_suffix(path, (".tsv", ".csv", ".jsonl"))
+    suffix = check_suffix(path, (".tsv", ".csv", ".jsonl"))
     text = read(path)
-    if ending == ".jsonl":
+    if suffix == ".jsonl":
         table = list(json_objects(path, text))
         header = list(table[0][1]) if table else []
         for line, fields in table:
@@ -126,7 +126,7 @@ def read_table(
                     f"first object has {describe_columns(header)}"
                 )
     else:
-        if ending == ".tsv":
+        if suffix == ".tsv":
             header, rows = parse_tsv(text)
         else:
             (_, header), *rows = csv_rows(path, text.rstrip("\r\n")) or [(1, [""])]
