@@ -206,6 +206,14 @@ def test_special_tokens_are_named_or_known(pipelines, tmp_path):
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(special))
     unnamed.save(str(tmp_path / "tokenizer.json"))
     assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "c"
+    # If two files disagree, transformers reads one of them.
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({"mask_token": "?", "pad_token": None}))
+    assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "c"
+    path.write_text(
+        json.dumps(special | {"mask_token": "?", "added_tokens_decoder": {}})
+    )
+    assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "?"
 
 
 def test_pairs_are_joined_as_the_pipeline_joins_them(pipelines):

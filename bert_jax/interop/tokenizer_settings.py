@@ -14,6 +14,7 @@ from bert_jax.tokenizer import (
     SETTINGS_FILE,
     SPECIAL_TOKENS_FILE,
     Tokenizer,
+    special_tokens,
     token_texts,
 )
 
@@ -57,9 +58,10 @@ def read(folder: storage.Path) -> dict[str, Any]:
     """
     older = json_files.read_or_empty(folder / "added_tokens.json")
     settings: dict[str, Any] = {"added_tokens": older}
-    for file in (SPECIAL_TOKENS_FILE, SETTINGS_FILE):
-        values = json_files.read_or_empty(folder / file)
-        settings |= {name: value for name, value in values.items() if value is not None}
+    settings |= special_tokens.merge_files(
+        json_files.read_or_empty(folder / SETTINGS_FILE),
+        json_files.read_or_empty(folder / SPECIAL_TOKENS_FILE),
+    )
     for name in _SWITCHES:
         json_files.JsonFile(folder / SETTINGS_FILE, settings).value(name, bool, False)
     return settings

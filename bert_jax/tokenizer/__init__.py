@@ -386,12 +386,14 @@ class Tokenizer:
             values = json.loads((folder / PIPELINE_FILE).read_text(encoding="utf-8"))
             if legacy_format.is_legacy(values):
                 return _from_legacy(values, (folder / "vocab.txt").read_bytes)
-            fields: dict[str, Any] = {}
-            for name in (SPECIAL_TOKENS_FILE, SETTINGS_FILE):
-                if (folder / name).exists():
-                    fields |= json.loads((folder / name).read_text(encoding="utf-8"))
-            fields |= settings or {}
-            given = {name: x for name, x in fields.items() if x is not None}
+            fields = [
+                json.loads((folder / name).read_text(encoding="utf-8"))
+                if (folder / name).exists()
+                else {}
+                for name in (SETTINGS_FILE, SPECIAL_TOKENS_FILE)
+            ]
+            given = special_tokens.merge_files(*fields)
+            given |= {name: x for name, x in (settings or {}).items() if x is not None}
             return make(values, given)
         except (OSError, *_DAMAGE) as error:
             raise io_errors.wrap_error(

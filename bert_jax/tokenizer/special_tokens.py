@@ -38,6 +38,21 @@ _FALLBACKS = {
 ROLES = ("pad", "cls", "sep", "mask")
 
 
+def merge_files(
+    settings: Mapping[str, Any], special_tokens: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Merge `tokenizer_config.json` and `special_tokens_map.json`, without nulls.
+
+    As in `transformers`, the fields of `special_tokens_map.json` replace the others,
+    unless `tokenizer_config.json` has `added_tokens_decoder`, which transformers has
+    written since 4.34.
+    """
+    files = [settings]
+    if "added_tokens_decoder" not in settings:
+        files.append(special_tokens)
+    return {name: x for file in files for name, x in file.items() if x is not None}
+
+
 def find(
     tokens: Collection[str], unk: str | None, settings: Mapping[str, Any]
 ) -> SpecialTokens:
