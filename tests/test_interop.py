@@ -91,6 +91,12 @@ def test_learnt_sentencepiece_models_give_the_ids_of_the_library(documents):
         assert_same_pair(pipeline, tokenizer)
 
 
+def test_sentencepiece_models_with_spaces_after_words_are_refused(documents):
+    model = published._pieces(iter(documents), "", treat_whitespace_as_suffix=True)
+    with pytest.raises(UserError, match="model has treat_whitespace_as_suffix"):
+        sentencepiece_model.pipeline(model, False, False)
+
+
 def test_sentencepiece_models_spell_unknown_characters_in_bytes(documents):
     """If the model was trained with `byte_fallback`."""
     model = io.BytesIO()

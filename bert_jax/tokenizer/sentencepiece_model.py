@@ -60,19 +60,24 @@ def pipeline(
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         message = _fields(model)
         # Fields of ModelProto in sentencepiece_model.proto: TrainerSpec is field 2,
-        # with the type of the model in its field 3, and NormalizerSpec is field 3.
-        kind = _fields(message.get(2, b"")).get(3, _UNIGRAM)
+        # with the type of the model in its field 3 and treat_whitespace_as_suffix in
+        # field 24, and NormalizerSpec is field 3.
+        trained = _fields(message.get(2, b""))
         spec = _fields(message.get(3, b""))
     except (RuntimeError, DecodeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"the SentencePiece model is damaged: {reason}") from error
     if not model:
         raise UserError("the SentencePiece model is empty")
-    if kind != _UNIGRAM:
-        raise UserError(
-            "the SentencePiece model is not a unigram model; bert_jax reads other "
-            "models from a tokenizer.json only"
-        )
+    for is_unsupported, reason in (
+        (trained.get(3, _UNIGRAM) != _UNIGRAM, "is not a unigram model"),
+        (trained.get(24, False), "has treat_whitespace_as_suffix"),
+    ):
+        if is_unsupported:
+            raise UserError(
+                f"the SentencePiece model {reason}; bert_jax reads such models from a "
+                "tokenizer.json only"
+            )
     count = processor.get_piece_size()
     pieces = [processor.id_to_piece(i) for i in range(count)]
     unk = pieces[processor.unk_id()]
