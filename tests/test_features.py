@@ -221,6 +221,7 @@ def read_parquet(path, pooled):
 @pytest.mark.parametrize("read", [read_jsonl, read_npz, read_parquet])
 def test_files_have_all_vectors(read, pooled, tmp_path, monkeypatch):
     monkeypatch.setattr(feature_files, "_GROUP_TEXTS", 3)  # several groups
+    monkeypatch.setattr(feature_files, "_WRITTEN_TOKENS", 4)
     tokens = [["[CLS]", "ä", "[SEP]"], ["a", "b"], ["c"], ["d", "e", "f"]]
     values = np.random.default_rng(0).normal(size=(9, 2, 8)).astype(np.float32)
     parts = np.split(values, [3, 5, 6])

@@ -32,6 +32,7 @@ from bert_jax.errors import UserError
 from bert_jax.prediction.features import Features
 
 _GROUP_TEXTS = 16  # texts in a row group of Parquet, if not pooled
+_WRITTEN_TOKENS = 1 << 16  # tokens written at once to an .npz file
 
 
 def check_name(name: str) -> None:
@@ -131,8 +132,10 @@ def _write_npz(
         }
         if not pooled:
             words = np.array(list(vocabulary))
-            written = np.memmap(tokens, words.dtype, "w+", shape=len(ids))
-            np.take(words, ids, out=written, mode="clip")  # "raise" would copy all
+            for first in range(0, len(ids), _WRITTEN_TOKENS):
+                tokens.write(words[ids[first : first + _WRITTEN_TOKENS]])
+            tokens.flush()
+            written = np.memmap(tokens, words.dtype, "r", shape=len(ids))
             arrays |= {"starts": np.array(starts), "tokens": written}
         with open(path, "wb") as stream:
             np.savez(stream, **arrays)
