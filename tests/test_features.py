@@ -256,8 +256,11 @@ def test_incomplete_files_are_not_written(ending, tmp_path):
 
 def test_lines_pairs_and_empty_lines(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
-    path.write_bytes("\ufeffäb\r\n\n a ||| b c \na|||b\na ||| b ||| c\n".encode())
-    expected = ["äb", "", ("a", "b c"), "a|||b", ("a ||| b", "c")]
+    path.write_bytes(
+        "\ufeffäb\r\n\n a ||| b c \na|||b\na ||| b ||| c\na ||| \n||| b\n".encode()
+    )
+    pairs = [("a ||| b", "c"), ("a", ""), ("", "b")]
+    expected = ["äb", "", ("a", "b c"), "a|||b", *pairs]
     assert [text for _, text in text_files.read_texts(str(path))] == expected
     content = path.read_bytes()
     packed = tmp_path / "a.txt.gz"

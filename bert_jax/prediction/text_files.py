@@ -15,8 +15,9 @@ from bert_jax.tasks import task_files
 STDIN = "-"
 # A longer line is not text, and may not fit into memory.
 _MAX_LINE_BYTES = 1 << 24
-# A text pair in one line, as in extract_features.py of google-research/bert.
-_PAIR = re.compile(r"(.*) \|\|\| (.*)")
+# A text pair in one line, as in extract_features.py of google-research/bert. Either
+# text may be empty.
+_PAIR = re.compile(r"(?:(.*) )?\|\|\|(?: (.*))?")
 
 
 def read_lines(name: str) -> Iterator[tuple[str, str]]:
@@ -104,7 +105,7 @@ def read_texts(
     Args:
       name: See `read_lines`.
       text_a: Column of a TSV file that has the texts, named in its first line; "": each
-        line is a text, or a pair `A ||| B`.
+        line is a text, or a pair `A ||| B`, of which A or B may be empty.
       text_b: Column with the second texts; "": there are none.
 
     Raises:
@@ -116,7 +117,7 @@ def read_texts(
     if not text_a:
         for where, line in lines:
             pair = _PAIR.fullmatch(line.strip())
-            yield where, (pair[1], pair[2]) if pair else line
+            yield where, (pair[1] or "", pair[2] or "") if pair else line
         return
     where, line = next(lines)
     header = line.split("\t")
