@@ -232,7 +232,7 @@ def test_long_documents_and_lines_are_cut(tmp_path, monkeypatch):
     assert max(len(d.text) for d in got) <= 50
     assert problems.count == 0
     (hint,) = problems.hints
-    assert "has documents of more than 50 characters, which are split; put b" in hint
+    assert "more than 50 characters, which are split between lines; put b" in hint
     lines = ['{"text": "' + "a" * 70 + '"}', '{"text": "b"}', '{"text": 1}']
     (tmp_path / "b.jsonl").write_text("\n".join(lines))
     got, problems = read_all(sources.Source(str(tmp_path / "b.jsonl"), "jsonl"))

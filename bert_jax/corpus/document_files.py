@@ -230,8 +230,8 @@ def _text_lines(lines: _Lines) -> Iterator[str | None]:
             if size > _MAX_DOCUMENT_CHARS:
                 lines.problems.hint(
                     f"the input has documents of more than {_MAX_DOCUMENT_CHARS:,} "
-                    "characters, which are split; put blank lines between documents, "
-                    "or use --format=jsonl"
+                    "characters, which are split between lines; put blank lines "
+                    "between documents, or use --format=jsonl"
                 )
 
 

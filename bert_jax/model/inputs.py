@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, Int
 class Inputs(NamedTuple):
     """Rows of tokens, the same for all objectives and tasks."""
 
-    input_ids: Int[Array, "B L"]  # below `config.vocab_size`
+    # Below `config.vocab_size`. L is at most `config.max_position_embeddings`.
+    input_ids: Int[Array, "B L"]
     # True at tokens, False at the padding after them.
     attention_mask: Bool[Array, "B L"]
     segment_ids: Int[Array, "B L"] | None = None  # 0 or 1; None: all 0
