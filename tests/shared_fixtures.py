@@ -27,6 +27,7 @@ from corpora import build_reference, with_prefix_space
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shards, tokenizer_training
 from bert_jax.interop import tokenizer_files
+from bert_jax.model import feed_forward
 from bert_jax.model.deberta import attention as deberta_attention
 from bert_jax.model.kernels import attention, residual
 from bert_jax.training import sharding
@@ -188,7 +189,7 @@ def _run_kernels(monkeypatch, interpreter):
         return (tpu or default)(*arrays)
 
     lax = types.SimpleNamespace(platform_dependent=as_on_tpu)
-    for dispatcher in (attention, deberta_attention, residual):
+    for dispatcher in (attention, deberta_attention, feed_forward, residual):
         monkeypatch.setattr(dispatcher, "lax", lax)
     with pltpu.force_tpu_interpret_mode(interpreter):
         yield

@@ -415,22 +415,25 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         attention_window=64,
         global_layer_every=3,
         norm_placement="pre",
+        feed_forward="gated",
+        linear_bias=False,
         attention_dropout_rate=0.0,
     )
     describe = functools.partial(
         decisions.describe, modern, predictions=300, logits_reader=""
     )
     assert describe("tpu", 8, 512) == (
-        "global attention, local attention, residuals, cross entropy: TPU kernel"
+        "global attention, local attention, residuals, feed-forward, cross entropy: "
+        "TPU kernel"
     )
     assert describe("tpu", 8, 8192) == (
-        "global attention, residuals, cross entropy: TPU kernel; local attention: TPU "
-        "kernel on overlapping pieces"
+        "global attention, residuals, feed-forward, cross entropy: TPU kernel; local "
+        "attention: TPU kernel on overlapping pieces"
     )
     assert describe("cuda", 8, 8192) == (
         "global attention: cuDNN; local attention: plain operations (the window of "
-        "JAX's cuDNN call is one-sided); residuals, cross entropy: plain operations "
-        "(no kernel for platform cuda)"
+        "JAX's cuDNN call is one-sided); residuals, feed-forward, cross entropy: plain "
+        "operations (no kernel for platform cuda)"
     )
 
 

@@ -17,9 +17,7 @@ def activate(x: Float[Array, "*rows F"], name: str) -> Float[Array, "*rows F"]:
     function, which Hugging Face calls "gelu", and "silu" is x sigmoid(x). Only poolers
     have "tanh" and "relu".
     """
-    x32 = x.astype(jnp.float32)
-    y = x32 * _tanh_gate(x32) if name == "gelu_tanh" else _FUNCTIONS[name](x32)
-    return y.astype(x.dtype)
+    return FUNCTIONS[name](x.astype(jnp.float32)).astype(x.dtype)
 
 
 def _forward(x, name):
@@ -33,15 +31,17 @@ def _backward(name, x, g):
     if name == "gelu_tanh":
         dx = g32 * _tanh_slope(x32)
     else:
-        _, pullback = jax.vjp(_FUNCTIONS[name], x32)
+        _, pullback = jax.vjp(FUNCTIONS[name], x32)
         (dx,) = pullback(g32)
     return (dx.astype(x.dtype),)
 
 
 activate.defvjp(_forward, _backward)
 
-_FUNCTIONS = {
+# Functions of float32 arrays.
+FUNCTIONS = {
     "gelu_erf": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": lambda x: x * _tanh_gate(x),
     "silu": jax.nn.silu,
     "tanh": jnp.tanh,
     "relu": jax.nn.relu,

@@ -24,7 +24,6 @@ class Linear(nn.Module):
         """Return the product plus the bias."""
         return products.add_bias(*self.product_and_bias(x)).astype(self.config.dtype)
 
-    @nn.compact
     def product_and_bias(
         self, x: Float[Array, "..."], *, may_round: bool = True
     ) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
@@ -33,27 +32,35 @@ class Linear(nn.Module):
         For callers that fuse adding the bias with their next operation. `may_round`
         is whether they round the sum to the encoder's type (`products.einsum_float32`).
         """
+        split = x.ndim - len(self.inputs)
+        rows, contracted = x.shape[:split], x.shape[split:]
+        kernel, bias = self.kernel_and_bias(contracted)
+        sizes = kernel.shape[len(contracted) :]
+        y = products.linear(
+            x.reshape(math.prod(rows), math.prod(contracted)),
+            kernel.reshape(math.prod(contracted), math.prod(sizes)),
+            jnp.dtype(self.config.dtype),
+            may_round=may_round,
+        )
+        return y.reshape(*rows, *sizes), bias
+
+    @nn.compact
+    def kernel_and_bias(
+        self, contracted: tuple[int, ...]
+    ) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
+        """Return the parameters; `contracted` has the sizes of the inputs."""
         c = self.config
         stddev = c.initializer_range
         if self.is_scaled and c.depth_scaled_init:
             stddev /= (2 * c.num_layers) ** 0.5
-        split = x.ndim - len(self.inputs)
-        rows, contracted = x.shape[:split], x.shape[split:]
         names = tuple(name for name, _ in self.outputs)
         sizes = tuple(size for _, size in self.outputs)
         kernel_init = initializer(stddev, (*self.inputs, *names))
         kernel = self.param("kernel", kernel_init, (*contracted, *sizes))
-        bias = None
-        if self.has_bias:
-            bias_init = nn.with_logical_partitioning(nn.initializers.zeros, names)
-            bias = self.param("bias", bias_init, sizes)
-        y = products.linear(
-            x.reshape(math.prod(rows), math.prod(contracted)),
-            kernel.reshape(math.prod(contracted), math.prod(sizes)),
-            jnp.dtype(c.dtype),
-            may_round=may_round,
-        )
-        return y.reshape(*rows, *sizes), bias
+        if not self.has_bias:
+            return kernel, None
+        bias_init = nn.with_logical_partitioning(nn.initializers.zeros, names)
+        return kernel, self.param("bias", bias_init, sizes)
 
 
 def initializer(stddev: float, names: tuple[str, ...]) -> nn.initializers.Initializer:

@@ -28,8 +28,12 @@ MAX_WINDOW = 128
 HEAD_SIZES = (32, 64, 128)
 # Longest row whose scores of distances fit the chip's memory.
 MAX_LENGTH_WITH_DISTANCES = 512
-# Rows of a block of the TPU's residual kernel, as many as a bfloat16 register has.
+# Rows of a bfloat16 register. A block of a TPU kernel has a multiple of them.
 ROW_CHUNK = 16
+# TPUs with one core and 128 MiB in it (jax/_src/pallas/mosaic/tpu_info.py).
+LARGE_CORES = ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e")
+# Part of a core's memory that the kernels of the feed-forward network may use.
+FEED_FORWARD_MEMORY = 112 * 2**20
 # Smaller float32 logits mostly stay in the chip's memory, where plain operations are
 # faster (docs/log.md, 2026-11-29).
 MIN_LOGITS_MIB = 112
@@ -198,6 +202,56 @@ def _cross_entropy_on_tpu(config, batch, predictions, logits_reader):
     )
 
 
+def feed_forward(
+    config: config_lib.EncoderConfig, platform: str, batch: int
+) -> Decision:
+    """Decide how a gated feed-forward network is computed; see `attention`."""
+    return _decide(config, platform, _feed_forward_on_tpu(config, batch))
+
+
+def _feed_forward_on_tpu(config, batch):
+    kind = device_kind()
+    yield (
+        kind.startswith("TPU") and kind not in LARGE_CORES,
+        f"the kernel is for v5e and v6e, not {kind}",
+    )
+    yield config.linear_bias, "the kernel has no biases"
+    yield config.dtype != "bfloat16", f"factors are {config.dtype}, not bfloat16"
+    size = config.hidden_size
+    yield size % LANES, f"hidden size {size}; the kernel takes multiples of {LANES}"
+    parts = per_device.num_shards("mlp")
+    yield parts > 1, f"the network is split over {parts} devices"
+    yield _uneven_rows(batch)
+    yield (
+        feed_forward_block(size, config.intermediate_size) is None,
+        f"a network of {size} x {config.intermediate_size} does not fit into a core",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedForwardBlock:
+    """Block of the kernels for the feed-forward network."""
+
+    rows: int
+    memory: int  # bytes of the core's memory
+
+
+def feed_forward_block(
+    hidden_size: int, intermediate_size: int
+) -> FeedForwardBlock | None:
+    """Return the largest block whose backward pass fits a core's memory, or None."""
+    # The kernels in bfloat16, and their gradients in float32.
+    parameters = (2 + 4) * 3 * hidden_size * intermediate_size
+    for rows in (512, 256):
+        # Two blocks of each of five arrays in bfloat16: x, g, dx, gates and values.
+        blocks = 2 * 2 * rows * (3 * hidden_size + 2 * intermediate_size)
+        temporaries = 4 * 4 * rows * intermediate_size  # four arrays in float32
+        memory = parameters + blocks + temporaries
+        if memory <= FEED_FORWARD_MEMORY:
+            return FeedForwardBlock(rows, memory)
+    return None
+
+
 def _too_much_float32(config, length):
     """Return whether float32 rows are too long for a core's memory, and why.
 
@@ -290,6 +344,8 @@ def describe(
         if is_global in kinds
     ]
     decided.append(("residuals", residual(config, platform, batch, length)))
+    if config.feed_forward == "gated":
+        decided.append(("feed-forward", feed_forward(config, platform, batch)))
     if predictions:
         decision = cross_entropy(config, platform, batch, predictions, logits_reader)
         decided.append(("cross entropy", decision))
