@@ -246,6 +246,7 @@ def test_page_has_both_measures():
         ("v4:4x4", "form v4:AxBxC, such as 2x2x1"),
         ("v5e:32x32", "the largest v5e slice has 256 chips"),
         ("v5e:4x2", "v5e:4x2: no slice has this shape; sizes are 1x1, 2x2"),
+        ("v5p:4x4x6", "v5p:4x4x6: no slice has this shape; sizes are 2x2x1"),
     ],
 )
 def test_invalid_slice_names(name, message):
@@ -288,6 +289,7 @@ def test_a_plan_has_the_encoders_of_checkpoints(
         ("v6e:2x4", 1, 8, 1, 1),
         ("v3:2x2", 1, 4, 1, 2),
         ("v4:2x2x4", 8, 128, 32, 1),
+        ("v4:4x4x12", 1, 192, 48, 1),
         ("tpu7x:2x2x1", 2, 8, 2, 2),
     ],
 )

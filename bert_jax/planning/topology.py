@@ -39,6 +39,7 @@ def _gib(size: float) -> int:
 
 # All slices of v5e and v6e.
 _SQUARES = "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16"
+# Slices of three sides. Larger ones consist of cubes of 4x4x4 chips, too.
 _CUBES = "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16"
 
 # `hbm`: the limit that libtpu 0.0.42 names for a program that is too large, "exceeds
@@ -170,7 +171,10 @@ def _parse(name: str) -> tuple[Generation, tuple[int, ...]]:
             f"--topology={name}: the largest {kind} slice has {generation.largest} "
             f"chips; use --slices=N for more; sizes are {generation.examples}"
         )
-    if generation.examples == _SQUARES and sides not in _SQUARES.split(", "):
+    is_listed = sides in generation.examples.split(", ") or math.prod(shape) == 1
+    is_whole = generation.examples == _CUBES and not any(side % 4 for side in shape)
+    has_rule = generation.examples in (_SQUARES, _CUBES)  # v2 and v3 have none
+    if has_rule and not (is_listed or is_whole):
         raise UserError(
             f"--topology={name}: no slice has this shape; sizes are "
             f"{generation.examples}"
