@@ -116,6 +116,25 @@ def test_a_request_between_two_phases_ends_the_process(lines):
     assert watched.lines[-1] == "stopped; the same command continues\n"
 
 
+@pytest.mark.runs
+def test_a_request_during_the_last_save_is_heeded(corpus, tmp_path):
+    flags = runs.flags_of(corpus, tmp_path / "run")
+    script = (
+        "import os, signal\n"
+        "from bert_jax.run import command_line, pretrain\n"
+        "from bert_jax.training import checkpoint\n"
+        "close = checkpoint.Checkpoints.close\n"
+        "def close_late(self):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    close(self)\n"
+        "checkpoint.Checkpoints.close = close_late\n"
+        "command_line.main(pretrain.main, pretrain.define_flags)\n"
+    )
+    watched = runs.Watched([sys.executable, "-c", script, *flags])
+    assert watched.end() == 75, watched.text
+    assert runs.newest_step(tmp_path / "run") == 40
+
+
 @pytest.mark.slow
 def test_a_request_while_a_later_phase_is_compiled(corpus, tmp_path):
     """The steps of the phase before are saved."""

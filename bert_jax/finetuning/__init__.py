@@ -164,7 +164,7 @@ def _finetune_once(
         change = functools.partial(
             initialise.load_initial_params, config, run, source.path
         )
-        state = session.train(opened, change, exit_on_late_stop=True)
+        state = session.train(opened, change)
         (phase,) = run.phases
         engine.params = state.params
         rows_at_once = phase.batch_size // phase.micro_batches

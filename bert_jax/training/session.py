@@ -98,15 +98,13 @@ def open_session(
 def train(
     saver: saving.Saver,
     load_initial: Callable[[step_lib.TrainState], step_lib.TrainState] | None = None,
-    *,
-    exit_on_late_stop: bool = False,
 ) -> step_lib.TrainState:
     """Train to the last step, from the newest checkpoint if there is one.
 
     `load_initial` changes the initial state; it is not called when a run resumes.
     The result is the best state if it is kept, or else the last. Both are saved.
-    With `exit_on_late_stop`, a request to stop that comes after the last step ends the
-    process, because the caller goes on for a while, with predictions or another run.
+    A request to stop that comes after the last step ends the process once both are
+    saved, because the caller may go on, with predictions or another run.
 
     Raises:
       Interrupted: On SIGTERM or SIGINT, after saving. Before the first step of a phase,
@@ -157,8 +155,7 @@ def train(
                     in_all_processes=True,
                 )
         saver.checkpoints.close()
-        if exit_on_late_stop:
-            stop_requests.exit_on_request()
+        stop_requests.exit_on_request()
         return state
 
 
