@@ -357,18 +357,21 @@ def test_wikiextractor_output():
 
 # TFDS reads a property of protobuf 6 that protobuf 7 will not have.
 @pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")
-def test_tensorflow_datasets(tmp_path, documents, monkeypatch):
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_tensorflow_datasets(tmp_path, documents, monkeypatch, file_format):
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
+    examples = [*documents[:29], b"caf\xe9"]
     tfds.dataset_builders.store_as_tfds_dataset(
         name="chapters",
         version="1.0.0",
         features=tfds.features.FeaturesDict({"body": tfds.features.Text()}),
         split_datasets={
-            "train": tf.data.Dataset.from_tensor_slices({"body": documents[:30]})
+            "train": tf.data.Dataset.from_tensor_slices({"body": examples})
         },
         data_dir=str(tmp_path),
+        file_format=file_format,
     )
     # TFDS_DATA_DIR does the same in a new process.
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
@@ -376,18 +379,24 @@ def test_tensorflow_datasets(tmp_path, documents, monkeypatch):
     assert len(sources.plan(source)) > 3
     # An example may be larger than a split.
     for size in (10_000, 10):
-        got, _ = read_all(dataclasses.replace(source, split_bytes=size))
-        assert sorted(d.text for d in got) == sorted(documents[:30])
+        got, problems = read_all(dataclasses.replace(source, split_bytes=size))
+        assert sorted(d.text for d in got) == sorted(documents[:29])
+        assert problems.count == 1 and ": not UTF-8; left out" in problems.lines[0]
     with pytest.raises(UserError, match="text features body; it needs a split 'train'"):
         sources.plan(sources.Source("", "tfds:chapters"))
     with pytest.raises(UserError, match=r"not prepared in .*tfds build lm1b"):
         sources.plan(sources.Source("", "tfds:lm1b"))
-    (records,) = tmp_path.glob("**/*tfrecord*")
+    (records,) = tmp_path.glob("**/*record*")
     records.write_bytes(flipped(records.read_bytes(), records.stat().st_size // 2))
     kept, problems = read_all(dataclasses.replace(source, split_bytes=10**9))
-    assert 0 < len(kept) < 30
+    assert len(kept) < 30
+    assert kept or file_format == "array_record"  # which has an index at its end
     expected = f"chapters: examples {len(kept)} to 30 cannot be read"
     assert problems.count == 1 and expected in problems.lines[0]
+    (info,) = tmp_path.glob("**/dataset_info.json")
+    info.write_text("{")
+    with pytest.raises(UserError, match=r"dataset chapters cannot be read \(Failed"):
+        sources.plan(source)
 
 
 # ---- installed documentation

@@ -234,27 +234,41 @@ def _plan_tfds(source: Source) -> list[InputSplit]:
 def _read_tfds(
     section: Section, source: Source, problems: Problems
 ) -> Iterator[Document]:
+    texts = _tfds_texts(section, source.text_field)
+    for number in range(section.start, section.end):
+        where = f"{section.name}:{number}"
+        try:
+            encoded = next(texts)
+        # TFDS and its dependencies raise many kinds of errors for damaged files.
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            problems.add(
+                f"{section.name}: examples {number} to {section.end} cannot be read "
+                f"({reason})"
+            )
+            return
+        try:
+            text = encoded.decode("utf-8")
+        except UnicodeDecodeError:
+            problems.add(f"{where}: not UTF-8; left out")
+            continue
+        for part in document_files.join_lines(text.splitlines(keepends=True)):
+            yield Document(part, where)
+
+
+def _tfds_texts(section: Section, text_field: str) -> Iterator[bytes]:
     import tensorflow_datasets as tfds  # slow to import
 
-    dataset = _tfds_builder(section.name).as_dataset(
-        split=f"train[{section.start}:{section.end}]",
-        read_config=tfds.ReadConfig(interleave_cycle_length=1),
-    )
-    following = section.start
-    try:
-        for example in tfds.as_numpy(dataset):
-            text = example[source.text_field].decode("utf-8", errors="replace")
-            for part in document_files.join_lines(text.splitlines(keepends=True)):
-                yield Document(part, f"{section.name}:{following}")
-            following += 1
-    except Exception as error:
-        if not type(error).__module__.startswith("tensorflow"):
-            raise
-        reason = " ".join(str(error).split())
-        problems.add(
-            f"{section.name}: examples {following} to {section.end} cannot be read "
-            f"({reason})"
-        )
+    builder = _tfds_builder(section.name)
+    split = f"train[{section.start}:{section.end}]"
+    # TFDS reads ArrayRecord files in this way only, and other files in the other.
+    if builder.info.file_format is tfds.core.FileFormat.ARRAY_RECORD:
+        examples = builder.as_data_source(split=split)
+    else:
+        config = tfds.ReadConfig(interleave_cycle_length=1)
+        examples = tfds.as_numpy(builder.as_dataset(split=split, read_config=config))
+    for example in examples:
+        yield example[text_field]
 
 
 def _tfds_builder(name: str):
@@ -262,8 +276,13 @@ def _tfds_builder(name: str):
 
     try:
         builder = tfds.builder(name)
-    except (tfds.core.registered.DatasetNotFoundError, ValueError) as error:
+    except tfds.core.registered.DatasetNotFoundError as error:
         raise UserError(f"unknown TFDS dataset {name!r}") from error
+    except Exception as error:  # of damaged metadata, too
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"the TFDS dataset {name} cannot be read ({reason}); prepare it again"
+        ) from error
     if not builder.info.splits:
         raise UserError(
             f"the dataset {name} is not prepared in {builder.data_dir}; prepare it "
