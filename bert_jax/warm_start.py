@@ -118,7 +118,13 @@ def adopt_encoder(
     # A run may go on with another objective: left to right first, then masked tokens.
     changed = dataclasses.replace(changed, causal=config.objective.causal)
     config = dataclasses.replace(config, encoder=changed, init_from=str(source.path))
-    config_lib.check(config)
+    try:
+        config_lib.check(config)
+    except UserError as error:
+        raise UserError(
+            f"the encoder of the checkpoint {source.path} does not fit this config: "
+            f"{error}"
+        ) from error
     return config
 
 

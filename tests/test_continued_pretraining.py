@@ -171,7 +171,7 @@ def test_encoders_without_segments_are_continued(name, corpus, metadata):
     got = warm_start.adopt_encoder(asked, source, ())
     assert got.encoder.type_vocab_size == 0
     pairs = dataclasses.replace(asked, objective=config.MaskedLmConfig())
-    with pytest.raises(UserError, match="set objective.segments=full_sentences, or "):
+    with pytest.raises(UserError, match="SOURCE does not fit this config: .*segments="):
         warm_start.adopt_encoder(pairs, source, ())
 
 
