@@ -26,7 +26,8 @@ def fill_in_teacher(
     workdir has newer checkpoints by now.
 
     Raises:
-      UserError: There is no such checkpoint, or it does not fit the corpus.
+      UserError: There is no such checkpoint, or none any more, or it does not fit the
+        corpus.
     """
     objective = config.objective
     if not objective.teacher:
@@ -40,8 +41,11 @@ def fill_in_teacher(
         type(config),
         lambda earlier: (getattr(earlier.objective, "teacher", ""), ""),
     )
-    if not checkpoints.exists(path):  # a student needs it in each step
-        path = checkpoints.find(objective.teacher)
+    if not checkpoints.exists(path):
+        raise UserError(
+            f"the teacher {path}, with which the run in {folder} started, is gone; a "
+            "student needs it in each step: restore it, or use another workdir"
+        )
     source = warm_start.read_checkpoint(path)
     warm_start.check_tokenizer(source, corpus)
     return adopt_teacher_encoder(config, source, overrides)

@@ -208,6 +208,10 @@ def test_a_run_keeps_its_teacher_when_the_teacher_has_newer_checkpoints(
     assert again.objective.teacher == adopted.objective.teacher == str(newest)
     other = teacher_lib.fill_in_teacher(asked, str(tmp_path / "other"), corpus, ())
     assert other.objective.teacher.endswith("/999")
+    workdir.note_checkpoint(run)
+    shutil.rmtree(newest)
+    with pytest.raises(UserError, match=f"^the teacher {newest}, with .* is gone"):
+        teacher_lib.fill_in_teacher(asked, str(run), corpus, ())
 
 
 def test_flops_include_the_teachers_forward_pass():
