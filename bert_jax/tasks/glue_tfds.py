@@ -102,5 +102,8 @@ def _reading(where: Any) -> Iterator[None]:
     # TFDS and its dependencies raise many kinds of errors for damaged files.
     except Exception as error:
         reason = " ".join(str(error).split())
-        text = f"{where} cannot be read ({reason}); remove it and prepare it again"
+        text = (
+            f"{where} cannot be read ({reason}); remove it and prepare it again, with "
+            "`tfds build --file_format=tfrecord`"
+        )
         raise io_errors.wrap_error(error, text) from error
