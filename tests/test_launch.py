@@ -511,6 +511,7 @@ def render(*arguments) -> int:
         (["--slices=0", "--", "python"], "an integer of at least 1, got '0'"),
         (["--name=Bert", "--", "python"], "lower-case letters"),
         (["--accelerator=tpu-v6e", "--", "python"], "expected one of tpu-v4-podslice,"),
+        (["--", "python", os.fsdecode(b"\xff")], "arguments are not UTF-8"),
     ],
 )
 def test_mistakes_of_render(capsys, arguments, message):

@@ -79,6 +79,10 @@ def render(values: argparse.Namespace) -> str:
     }
     if values.spot:
         selector["cloud.google.com/gke-spot"] = "true"
+    try:
+        "".join(values.program).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("the program's arguments are not UTF-8") from error
     # Kubernetes replaces $(NAME) in a command, and $$ by $.
     command = [word.replace("$", "$$") for word in values.program]
     template = string.Template(TEMPLATE.read_text(encoding="utf-8"))
