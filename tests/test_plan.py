@@ -167,12 +167,13 @@ def test_bundles_count_by_trip_count():
 def test_traffic_counts_slices_instead_of_whole_arrays():
     program = hlo.Program(COSTS)
     body = program.computations["main"]
-    got = {n: cost.hbm_traffic(program, body[n]) for n in ("x", "y", "k", "o")}
+    got = {n: cost.hbm_traffic(program, body[n]) for n in ("x", "y", "k", "o", "m")}
     assert got == {
         "x": 2 * SLICE + 4,
         "y": SLICE,  # the result stays on the chip
         "k": SLICE,
         "o": 2 * SLICE + 4 + 4 * 128,
+        "m": 2 * SLICE,  # without the all-gather in the background
     }
 
 

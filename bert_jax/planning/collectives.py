@@ -14,7 +14,7 @@ from bert_jax.planning.hlo import Instruction, Program, type_bytes
 CHIP, ICI, DCN = "inside a chip", "ICI, inside a slice", "DCN, between slices"
 
 # Opcodes; some come in pairs, NAME-start and NAME-done.
-_KINDS = (
+KINDS = (
     "all-reduce",
     "all-gather",
     "reduce-scatter",
@@ -35,7 +35,7 @@ _MESH = re.compile(
 # Attributes of a send between slices: its type, and the slices that take part.
 _TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 _SLICES = re.compile(r'_xla_megascale_target="\{([\d,]+)\}')
-# Types of sends that are not names in `_KINDS`.
+# Types of sends that are not names in `KINDS`.
 _TRANSFER_KINDS = {"ONE_TO_ONE": "collective-permute"}
 
 
@@ -127,7 +127,7 @@ def _parts(
     kind = instruction.opcode.removesuffix("-start")
     if "source_target_pairs={}" in instruction.rest:
         return  # a permutation that moves nothing
-    if kind in _KINDS:
+    if kind in KINDS:
         yield instruction, kind
     elif kind == "send" and (transfer := _TRANSFER.search(instruction.rest)):
         name = transfer[1].lower().replace("_", "-")

@@ -13,7 +13,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from bert_jax.planning import hlo
+from bert_jax.planning import collectives, hlo
 from bert_jax.planning.hlo import Instruction, Program
 
 _KERNEL_FLOPS = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
@@ -123,7 +123,8 @@ def hbm_traffic(program: Program, instruction: Instruction) -> int:
     """Return the bytes that an instruction reads from HBM and writes to it.
 
     Arrays that are sliced or updated in place count by their slices. Arrays on the chip
-    count as nothing. Padding to tiles is not included.
+    and arrays of collectives in the background count as nothing. Padding to tiles is
+    not included.
     """
     called = instruction.called("calls")
     total = 0
@@ -162,6 +163,8 @@ def _bytes_read(program: Program, array: Instruction) -> int:
             total += hlo.type_bytes(user.type)
         elif user.opcode == "dynamic-update-slice" and first:
             continue  # updated in place
+        elif user.opcode in ("tuple", *collectives.KINDS):
+            continue  # passed on, or read in the background
         elif user.opcode in _VIEWS:
             total += _bytes_read(program, user)
         elif user.opcode == "fusion":
@@ -177,6 +180,8 @@ def _bytes_read(program: Program, array: Instruction) -> int:
 def _bytes_written(program: Program, root: Instruction) -> int:
     if root.opcode == "dynamic-update-slice":
         return hlo.type_bytes(program.operands(root)[1].type)
+    if root.opcode in ("parameter", *collectives.KINDS):
+        return 0  # passed on, or written in the background
     if root.opcode in _VIEWS:
         return _bytes_written(program, program.operands(root)[0])
     if root.opcode == "fusion" and not root.type.startswith("("):
