@@ -6,7 +6,8 @@
   arrays take to pass through memory. Without a dump, the cycles of a kernel's products
   at the peak rate stand for its schedule.
 
-Collectives and copies in the background count as 0 in both.
+Collectives, copies in the background, gathers, scatters and sorts have no estimate, and
+count as 0 in both.
 """
 
 import dataclasses
