@@ -15,8 +15,8 @@ from bert_jax.planning.phase import PhasePlan
 from bert_jax.planning.plan import Plan, Planner
 from bert_jax.training import sharding
 
-# Maximum number of compilations in a search.
-_SEARCH_COMPILATIONS = 8
+# Maximum number of sizes in a search.
+_MAX_SIZES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,15 +28,18 @@ class Trial:
 
 
 def search_batch(
-    planner: Planner, config: config_lib.PretrainConfig, index: int
+    planner: Planner,
+    config: config_lib.PretrainConfig,
+    index: int,
+    planned: PhasePlan,
 ) -> Iterator[Trial]:
     """Look for the largest batch of a phase that fits.
 
-    Compile the given size. If it does not fit, compile smaller ones, by the share of
-    the temporary arrays that has room; if it does, the double. Then extrapolate the
-    memory of two sizes that fit, and bisect. Stop when the largest size that fits and
-    the smallest that does not are a sixteenth apart, at a size that the config does not
-    allow, or after `_SEARCH_COMPILATIONS`.
+    Begin with the given size, which is `planned`. If it does not fit, compile smaller
+    ones, by the share of the temporary arrays that has room; if it does, the double.
+    Then extrapolate the memory of two sizes that fit, and bisect. Stop when the largest
+    size that fits and the smallest that does not are a sixteenth apart, at a size that
+    the config does not allow, or after `_MAX_SIZES`.
     """
     phase = config.phases[index]
     pieces = (
@@ -47,11 +50,12 @@ def search_batch(
     fitting: dict[int, int] = {}  # from units to free bytes
     too_many = 0
     units = phase.batch_size // unit
-    for _ in range(_SEARCH_COMPILATIONS):
+    for i in range(_MAX_SIZES):
         fields = {f"phases[{index}].batch_size": units * unit}
         if not (changed := _replace_fields(planner, config, fields)):
             return
-        trial = Trial(_flags(fields), planner.plan_phase(changed, index))
+        compiled = planner.plan_phase(changed, index) if i else planned
+        trial = Trial(_flags(fields), compiled)
         yield trial
         if trial.phase.fits:
             fitting[units] = trial.phase.left
@@ -147,7 +151,7 @@ def search(
                 yield trial
         say(f"\n{phase.name}: the largest batch")
         largest, per_chip = 0, 0.0
-        for trial in search_batch(planner, config, i):
+        for trial in search_batch(planner, config, i, phase):
             say(_describe(trial, plan))
             if trial.phase.fits and trial.phase.batch_size > largest:
                 largest = trial.phase.batch_size
