@@ -104,10 +104,13 @@ def _arithmetic(plan: Plan) -> Iterator[str]:
         "by the compiler, without kernels and collectives",
     )
     if any(cost.kernels for cost in costs):
+        bound = "lower bound" if clock else "unknown without a clock"
         yield row(
             "kernels, million cycles",
-            lambda p: f"{p.cost.kernel_cycles / 1e6:,.2f}",
-            "by schedule or memory" if scheduled else "lower bound; use --schedule",
+            lambda p: (
+                f"{p.cost.kernel_cycles / 1e6:,.2f}" if clock or scheduled else "-"
+            ),
+            "by schedule or memory" if scheduled else f"{bound}; use --schedule",
         )
     if clock:
         yield row(
@@ -120,10 +123,11 @@ def _arithmetic(plan: Plan) -> Iterator[str]:
             lambda p: f"{p.seconds_at_peak / p.estimated_seconds:.1%}",
         )
     if scheduled:
+        memory = ", or bytes where they take longer" if clock else ""
         yield row(
             "scheduled, million cycles",
             lambda p: f"{p.cost.scheduled / 1e6:,.2f}",
-            "instructions, or bytes where they take longer; without collectives",
+            f"instructions{memory}; without collectives",
         )
     if scheduled and clock:
         yield row("scheduled, ms", lambda p: f"{1e3 * p.scheduled_seconds:,.2f}")
