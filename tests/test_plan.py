@@ -394,6 +394,16 @@ def test_fsdp_gathers_parameters():
 
 
 @needs_compiler
+def test_fsdp_gathers_no_gradients_of_the_batch():
+    """They would have three times the bytes of the parameters."""
+    got = planned(
+        mesh={"data": 2, "fsdp": 2}, phase={"batch_size": 1024, "micro_batches": 2}
+    )
+    size = 4 * got.parameters
+    assert 2 * 0.4 * size < bytes_of(got, "all-gather") < 2 * 2.1 * size
+
+
+@needs_compiler
 def test_kernels_compile_inside_replicas_that_are_sharded():
     """Each kernel occurs several times, in a loop over micro-batches."""
     encoder = {"hidden_size": 128, "num_heads": 2, "num_layers": 2}

@@ -106,7 +106,7 @@ def loss_curve(mesh, objective, **options):
     return np.diff([0.0, *sums]), first, state
 
 
-def compare(objective, *, initialises=False, **options):
+def compare(objective, *, initialises=False, axes=AXES, **options):
     """Compare loss curves of a mesh and one device; return both final states.
 
     The steps have dropout and micro-batches.
@@ -115,7 +115,7 @@ def compare(objective, *, initialises=False, **options):
     less.
     """
     one = sharding.make_mesh(config.MeshConfig(), jax.devices()[:1])
-    mesh = sharding.make_mesh(config.MeshConfig(**AXES))
+    mesh = sharding.make_mesh(config.MeshConfig(**axes))
     expected, first, expected_state = loss_curve(one, objective, **options)
     first = None if initialises else first
     curve, _, state = loss_curve(mesh, objective, state=first, **options)
@@ -147,6 +147,12 @@ def test_a_mesh_gives_the_loss_curve_of_one_device_to_muon():
 def test_a_mesh_gives_the_losses_of_one_device_to_relatives(name):
     state, _ = compare(RELATIVES[name])
     assert_split(state.opt_state[1].mean)
+
+
+def test_a_mesh_without_tensor_gives_the_losses_of_one_device():
+    objective = RELATIVES["packed rows"]
+    state, expected = compare(objective, axes={"data": 2, "fsdp": 4})
+    assert relative_distance(state.params, expected.params) < 1e-4
 
 
 def test_gradients_are_summed_in_bfloat16():

@@ -3,11 +3,12 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import dropout, linear, norms, products
 from bert_jax.model.inputs import Inputs
+from bert_jax.model.kernels import per_device
 
 
 class Embeddings(nn.Module):
@@ -38,18 +39,12 @@ class Embeddings(nn.Module):
     ) -> Float[Array, "B L E"]:
         """Embed tokens at their positions."""
         c = self.config
-        # Gather the columns, which `fsdp` splits, before the lookup. Rows stay split
-        # over `tensor`.
-        tokens = nn.with_logical_constraint(self.token, ("vocab", "hidden"))
-        x = tokens[inputs.input_ids]
+        x = _look_up(self.token, inputs.input_ids, "vocab")
         if c.positions == "absolute":
             if inputs.positions is None:
                 x = x + self.position[: x.shape[1]]
             else:
-                positions = nn.with_logical_constraint(
-                    self.position, ("position", "hidden")
-                )
-                x = x + positions[inputs.positions]
+                x = x + _look_up(self.position, inputs.positions, "position")
         if c.type_vocab_size >= 2 and inputs.segment_ids is not None:
             x = x + self._segments(inputs.segment_ids)
         elif c.type_vocab_size:
@@ -62,8 +57,32 @@ class Embeddings(nn.Module):
         # With so few rows a product is cheaper than a lookup, and so is its gradient.
         one_hot = jax.nn.one_hot(segment_ids, len(self.segment))  # [B, L, S]
         rows = one_hot.reshape(-1, len(self.segment))  # [B L, S]
-        x = products.linear(rows, self.segment, jnp.dtype("float32"))  # [B L, E]
+        segments = nn.with_logical_constraint(self.segment, ("segment", "hidden"))
+        x = products.linear(rows, segments, jnp.dtype("float32"))  # [B L, E]
         return x.reshape(*segment_ids.shape, -1)
+
+
+def _look_up(
+    table: Float[Array, "rows E"], indices: Int[Array, "B L"], dimension: str
+) -> Float[Array, "B L E"]:
+    """Return rows of a table.
+
+    Columns that `fsdp` splits are gathered before, into a copy for each part of the
+    batch, so that each device adds up the gradients of its own part. With one table,
+    the compiler may gather the gradients of the whole batch for each device to add up
+    (docs/log.md, 2026-11-30). `dimension` is the name of the dimension of the rows.
+    """
+    table = nn.with_logical_constraint(table, (dimension, "hidden"))
+    # If `tensor` splits the rows, too, XLA aborts over the copies (jax 0.10.2).
+    if per_device.num_shards("embed") == 1 or per_device.num_shards(dimension) > 1:
+        return table[indices]
+    parts = per_device.num_shards("batch")
+    copies = jnp.broadcast_to(table, (parts, *table.shape))
+    copies = nn.with_logical_constraint(copies, ("batch", dimension, "hidden"))
+    rows = jax.vmap(lambda table, indices: table[indices])(
+        copies, indices.reshape(parts, -1)
+    )  # [parts, B L / parts, E]
+    return rows.reshape(*indices.shape, -1)
 
 
 def table(
