@@ -26,7 +26,7 @@ def fill_in_teacher(
     workdir has newer checkpoints by now.
 
     Raises:
-      UserError: There is no such checkpoint, or none any more, or it does not fit the
+      UserError: The checkpoint does not exist, or not any more, or it does not fit the
         corpus.
     """
     objective = config.objective

@@ -395,7 +395,7 @@ def test_fsdp_gathers_parameters():
 
 @needs_compiler
 def test_fsdp_gathers_no_gradients_of_the_batch():
-    """They would have three times the bytes of the parameters."""
+    """In a micro-batch they have three times the bytes of the parameters."""
     got = planned(
         mesh={"data": 2, "fsdp": 2}, phase={"batch_size": 1024, "micro_batches": 2}
     )

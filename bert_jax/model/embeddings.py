@@ -73,15 +73,14 @@ def _look_up(
     (docs/log.md, 2026-11-30). `dimension` is the name of the dimension of the rows.
     """
     table = nn.with_logical_constraint(table, (dimension, "hidden"))
-    # If `tensor` splits the rows, too, XLA aborts over the copies (jax 0.10.2).
+    # If `tensor` splits the rows, too, XLA aborts on the copies (jax 0.10.2).
     if per_device.num_shards("embed") == 1 or per_device.num_shards(dimension) > 1:
         return table[indices]
     parts = per_device.num_shards("batch")
     copies = jnp.broadcast_to(table, (parts, *table.shape))
     copies = nn.with_logical_constraint(copies, ("batch", dimension, "hidden"))
-    rows = jax.vmap(lambda table, indices: table[indices])(
-        copies, indices.reshape(parts, -1)
-    )  # [parts, B L / parts, E]
+    pieces = indices.reshape(parts, -1)  # [parts, B L / parts]
+    rows = jax.vmap(lambda copy, piece: copy[piece])(copies, pieces)  # [parts, ..., E]
     return rows.reshape(*indices.shape, -1)
 
 

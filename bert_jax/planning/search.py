@@ -39,7 +39,7 @@ def search_batch(
     ones, by the share of the temporary arrays that has room; if it does, the double.
     Then extrapolate the memory of two sizes that fit, and bisect. Stop when the largest
     size that fits and the smallest that does not are a sixteenth apart, at a size that
-    the config does not allow, or after `_MAX_SIZES`.
+    the config does not allow, or after `_MAX_SIZES` sizes.
     """
     phase = config.phases[index]
     pieces = (
