@@ -184,7 +184,10 @@ def test_kernel_without_schedule_counts_products_or_bytes():
     assert got.kernel_cycles == 1024.0
     slower = cost.measure(hlo.Program(COSTS), cost.Rates(32.0, 128.0))
     assert slower.kernel_cycles == 2048.0
-    assert cost.measure(hlo.Program(COSTS), cost.Rates(0, 0)).kernel_cycles == 0.0
+    without_clock = cost.Rates(0, 0)
+    assert cost.measure(hlo.Program(COSTS), without_clock).kernel_cycles is None
+    got = cost.measure(hlo.Program(COSTS), without_clock, {"k": 5000})
+    assert got.kernel_cycles == 5000.0
 
 
 def test_schedule_or_bytes_whichever_is_more():
@@ -215,8 +218,8 @@ ENTRY %loop (w.1: f32[8]) -> f32[8] {
 
 
 def test_page_has_both_measures():
-    def rows(clock=1.05e9, **fields):
-        cycles = cost.Cost(1_050_000, 2, 525_000.0, **fields)
+    def rows(kernel_cycles=525_000.0, clock=1.05e9, **fields):
+        cycles = cost.Cost(1_050_000, 2, kernel_cycles, **fields)
         got = fake_plan(dataclasses.replace(fake_phase(), cost=cycles, clock=clock))
         generation = dataclasses.replace(got.topology.generation, clock=clock)
         shape = dataclasses.replace(got.topology, generation=generation)
@@ -232,7 +235,7 @@ def test_page_has_both_measures():
     assert both["estimated, ms"][0] == "1.50"
     assert both["scheduled, ms"] == ["2.00"]
     assert both["a step of phase 1, ms"][-2:] == ["1.5", "2.0"]
-    without_clock = rows(clock=0, scheduled=None)
+    without_clock = rows(None, clock=0, scheduled=None)
     assert without_clock["kernels, million cycles"][:2] == ["-", "unknown"]
     assert "estimated, ms" not in without_clock
 
@@ -391,6 +394,15 @@ def test_fsdp_gathers_parameters():
     assert 0.8 * size < summed < 1.2 * size
     # Biases and layer norms are not cut.
     assert size / 4 < got.phases[0].memory.parameters < size / 3
+
+
+@needs_compiler
+def test_tensor_parallel_chips_share_sequences():
+    got = planned(mesh={"data": 1, "fsdp": 2, "tensor": 2})
+    (phase,) = got.phases
+    assert phase.batch_per_chip == phase.batch_size / 2
+    size = 4 * got.parameters
+    assert size / 4 < phase.memory.parameters < size / 3
 
 
 @needs_compiler

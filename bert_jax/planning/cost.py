@@ -44,7 +44,8 @@ class Cost:
 
     estimated: int  # of all operations but kernels
     kernels: int  # number of executed kernels
-    kernel_cycles: float  # by schedule, or a lower bound
+    # By schedule, or a lower bound. None without either: no dump, and no known clock.
+    kernel_cycles: float | None
     scheduled: float | None  # kernels included; None without a dump
 
 
@@ -84,8 +85,12 @@ def measure(
         if is_kernel:
             kernels += times
             kernel_cycles += cycles
+    is_known = rates.flops or schedules is not None or not kernels
     return Cost(
-        estimated, kernels, kernel_cycles, None if schedules is None else scheduled
+        estimated,
+        kernels,
+        kernel_cycles if is_known else None,
+        None if schedules is None else scheduled,
     )
 
 

@@ -56,7 +56,7 @@ class PhasePlan:
     steps: int
     length: int  # tokens in a sequence
     batch_size: int  # sequences in a step
-    batch_per_chip: float  # sequences of a chip
+    batch_per_chip: float  # sequences that a chip computes, whole or by `tensor` a part
     micro_batches: int  # micro-batches in a step
     flops: float  # of a step, over all chips, by a formula
     flops_at_peak: float  # peak FLOP/s, over all chips
@@ -88,8 +88,9 @@ class PhasePlan:
 
     @property
     def cycles(self) -> float:
-        """Estimated cycles of a step, kernels included; 0 if refused."""
-        return self.cost.estimated + self.cost.kernel_cycles if self.cost else 0.0
+        """Estimated cycles of a step, with kernels if known; 0 if refused."""
+        cost = self.cost
+        return cost.estimated + (cost.kernel_cycles or 0.0) if cost else 0.0
 
     @property
     def estimated_seconds(self) -> float:
@@ -133,7 +134,11 @@ def plan_phase(
         steps=phase.steps,
         length=phase.length,
         batch_size=phase.batch_size,
-        batch_per_chip=phase.batch_size / topology.chips,
+        batch_per_chip=(
+            phase.batch_size
+            * topology.devices_per_chip
+            / sharding.num_batch_shards(run.mesh)
+        ),
         micro_batches=phase.micro_batches,
         flops=run.flops(phase, phase.length),
         flops_at_peak=topology.peak_flops * len(topology.devices),
