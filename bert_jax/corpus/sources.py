@@ -135,12 +135,13 @@ def _unpacked_size(name: str, size: int) -> int:
 
 def _group(sections: list[Section], split_bytes: int) -> list[InputSplit]:
     sizes = [text_bytes((section,)) for section in sections]
-    count = max(1, round(sum(sizes) / split_bytes))
+    total = sum(sizes)
+    count = max(1, round(total / split_bytes))
     groups: list[list[Section]] = [[] for _ in range(count)]
     before = 0
     for section, size in zip(sections, sizes, strict=True):
         middle = before + size / 2
-        index = int(middle * count / max(1, sum(sizes)))
+        index = int(middle * count / max(1, total))
         groups[min(index, count - 1)].append(section)
         before += size
     return [tuple(group) for group in groups if group]
