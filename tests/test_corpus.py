@@ -457,6 +457,15 @@ def test_parameters_have_descriptions_and_summaries(tmp_path):
     assert list(python_docs.parameters(tmp_path / "n.py")) == []
 
 
+def test_docstrings_after_many_branches(tmp_path):
+    """Python's parser nests a branch in the one before."""
+    branches = ["if False:\n    pass"] + ["elif False:\n    pass"] * 2000
+    definition = f'def f():\n    """{"These words are a sentence of prose. " * 10}"""'
+    (tmp_path / "m.py").write_text("\n".join([*branches, definition]))
+    [text] = python_docs.read_module(tmp_path / "m.py", pytest.fail)
+    assert text.startswith("These words are")
+
+
 def test_unpaired_surrogates_in_docstrings_are_dropped(tmp_path):
     words = "This sentence has a few words, and an escape \\ud800 in it. " * 5
     (tmp_path / "m.py").write_text(f'"""{words}"""')

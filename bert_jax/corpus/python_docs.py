@@ -113,15 +113,19 @@ def _unique_docstrings(tree: ast.Module) -> Iterable[str]:
     return dict.fromkeys(_docstrings(tree))
 
 
-def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Yield the docstrings of a node and of the definitions in it, in order."""
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    """Yield the docstrings of a module and of the definitions in it, in order."""
     definitions = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     statements = ast.If | ast.Try | ast.With
-    if not isinstance(node, statements) and (docstring := ast.get_docstring(node)):
-        yield docstring
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, definitions | statements):
-            yield from _docstrings(child)
+    # Without recursion: each `elif` is an `if` in the one before.
+    remaining: list[ast.AST] = [tree]
+    while remaining:
+        node = remaining.pop()
+        if not isinstance(node, statements) and (docstring := ast.get_docstring(node)):
+            yield docstring
+        for child in reversed([*ast.iter_child_nodes(node)]):
+            if isinstance(child, definitions | statements):
+                remaining.append(child)
 
 
 def _prose(docstring: str) -> str:
