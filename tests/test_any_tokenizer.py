@@ -184,6 +184,7 @@ def test_special_tokens_are_named_or_known(pipelines, tmp_path):
         ({"pad_token": "[NONE]"}, r"has no \[NONE\], named as its pad token"),
         ({"pad_token": 3}, "a special token must be a text, got 3"),
         ({"pad_token": "[SEP]"}, "must be different tokens"),
+        ({"mask_token": "."}, r"the mask token, '\.', has one character"),
     ):
         with pytest.raises(UserError, match=message):
             named(**values)
@@ -194,26 +195,27 @@ def test_special_tokens_are_named_or_known(pipelines, tmp_path):
     ordinary = tokenizer_lib.make(values)
     assert ordinary.mask_id not in ordinary.encode("the [MASK]")
     unnamed = learn(
-        models.WordLevel(unk_token="?"),
+        models.WordLevel(unk_token="[?]"),
         tokenizers.trainers.WordLevelTrainer,
-        ["a b c"],
-        ["?"],
+        ["aa bb cc"],
+        ["[?]"],
         splitter=pre_tokenizers.WhitespaceSplit(),
     )
     with pytest.raises(UserError, match=r"has no \[PAD\] or .*; name its pad token as"):
         tokenizer_lib.make(unnamed)
-    special = {"pad_token": "a", "bos_token": "b", "eos_token": "b", "mask_token": "c"}
+    names = ("pad_token", "bos_token", "eos_token", "mask_token")
+    special = dict(zip(names, ("aa", "bb", "bb", "cc"), strict=True))
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(special))
     unnamed.save(str(tmp_path / "tokenizer.json"))
-    assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "c"
+    assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "cc"
     # If two files disagree, transformers reads one of them.
     path = tmp_path / "tokenizer_config.json"
-    path.write_text(json.dumps({"mask_token": "?", "pad_token": None}))
-    assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "c"
+    path.write_text(json.dumps({"mask_token": "[?]", "pad_token": None}))
+    assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "cc"
     path.write_text(
-        json.dumps(special | {"mask_token": "?", "added_tokens_decoder": {}})
+        json.dumps(special | {"mask_token": "[?]", "added_tokens_decoder": {}})
     )
-    assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "?"
+    assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "[?]"
 
 
 def test_pairs_are_joined_as_the_pipeline_joins_them(pipelines):

@@ -64,7 +64,7 @@ def find(
       settings: Fields of a `tokenizer_config.json` or `special_tokens_map.json`.
 
     Raises:
-      UserError: A token is missing, or two roles have the same token.
+      UserError: A token is missing or has one character, or two roles have the same.
     """
     found: dict[str, str] = {} if unk is None else {"unk": unk}
     for role, usual in _KNOWN.items():
@@ -85,6 +85,11 @@ def find(
     for role, token in found.items():
         if token not in tokens:
             raise UserError(f"the vocabulary has no {token}, named as its {role} token")
+        if role in ROLES and len(token) == 1:  # `plain_text` cannot cut it in a text
+            raise UserError(
+                f"the {role} token, {token!r}, has one character, which a text may "
+                "have, too; name a longer token"
+            )
     special = SpecialTokens(**{"unk": found["mask"], **found})
     distinct = special.pad, special.sep, special.mask
     if len({*distinct}) < len(distinct) or special.cls in (special.pad, special.mask):
