@@ -136,6 +136,12 @@ def test_incomplete_rows_of_qqp_are_counted(tmp_path):
     write(folder / "test.tsv", header, ["0\ta\tb", "1\ta"])
     with pytest.raises(UserError, match=r"test.tsv: 1 of 2 rows .* 3 fields, line 3"):
         glue.read("qqp", str(folder))
+    # CoLA has no line of names.
+    folder = download(tmp_path, "cola")
+    (folder / "train.tsv.gz").unlink()
+    write(folder / "train.tsv", "a\t0\t\tA text.", ["a\t1"])
+    with pytest.raises(UserError, match="1 of 2 rows do not have 4 fields, line 2 f"):
+        glue.read("cola", str(folder))
 
 
 def test_folders_and_files_of_another_task_are_refused(tmp_path, wordpiece):

@@ -156,7 +156,7 @@ def _examples(
     if len(broken) > (_MAX_INCOMPLETE * len(rows) if labelled else 0):
         raise UserError(
             f"{path}: {len(broken)} of {len(rows)} rows do not have {size} "
-            f"fields, line {broken[0]} first; is this a file of {title}?"
+            f"fields, line {broken[0] - bool(header)} first; is this a file of {title}?"
         )
     examples = []
     for line, row in rows:
