@@ -45,7 +45,8 @@ class DataConfig:
     # Relative numbers of rows from each of several corpora. Empty: the number of tokens
     # of each corpus to the power `weight_exponent`.
     weights: tuple[float, ...] = field((), more_than=0)
-    # 1: all rows are drawn equally often; 0: all corpora are; 0.7: multilingual BERT.
+    # 1: all tokens are drawn equally often, if rows are equally full. 0: all corpora
+    # have the same number of rows. 0.7: multilingual BERT.
     weight_exponent: float = field(1.0, at_least=0, at_most=1)
     # A process reads only the shards of its groups.
     shard_groups: int = field(1, at_least=1)
