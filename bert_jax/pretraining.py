@@ -129,6 +129,7 @@ def make_run(
     Raises:
       UserError: The model or a batch cannot be split over the mesh.
     """
+    config.check_encoders()
     config.check_phases_fit()
     for name, encoder in config.encoders.items():
         sharding.check_encoder(mesh, encoder, config_lib.FIELD_PREFIXES[name])

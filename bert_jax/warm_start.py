@@ -120,6 +120,7 @@ def adopt_encoder(
     config = dataclasses.replace(config, encoder=changed, init_from=str(source.path))
     try:
         config_lib.check(config)
+        config.check_encoders()
     except UserError as error:
         raise UserError(
             f"the encoder of the checkpoint {source.path} does not fit this config: "

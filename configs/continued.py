@@ -22,8 +22,7 @@ Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
         start from scratch. The objective may differ from the checkpoint's: left to
         right first, then masked tokens (arXiv 2507.00994), which have the same head.
         Other heads start from random values. To train for anything but masked tokens,
-        copy this file and replace `objective`; from left to right needs
-        `cfg.encoder.causal = True`, too.
+        copy this file and replace `objective`.
         By default, rows have one segment, which every encoder takes; a BERT goes on
         with next sentence by --config.objective.segments=next_sentence.
 Cost:   not run yet.

@@ -148,14 +148,34 @@ def test_an_encoder_learns_left_to_right_first(corpus, metadata):
         encoder = dataclasses.replace(own.encoder, causal=first.causal)
         saved_by = dataclasses.replace(own, encoder=encoder)
         asked = make_config(corpus, "SOURCE")
-        asked = dataclasses.replace(
-            asked,
-            objective=then,
-            encoder=dataclasses.replace(asked.encoder, causal=then.causal),
-        )
+        asked = dataclasses.replace(asked, objective=then)
+        config.check(asked)
         source = warm_start.PretrainedCheckpoint("SOURCE", saved_by)
         got = warm_start.adopt_encoder(asked, source, ())
         assert got.encoder == dataclasses.replace(encoder, causal=then.causal)
+
+
+def test_a_generator_is_checked_when_the_encoder_is_known(corpus, metadata):
+    """An eighth of BERT-Base is not a multiple of a head; of the checkpoint, it is."""
+    own = dataclasses.replace(metadata, tokenizer=corpus.tokenizer)
+    objective = config.ReplacedTokensConfig(
+        generator_size=0.125, segments="full_sentences"
+    )
+    encoder = config.EncoderConfig(vocab_size=0)
+    asked = dataclasses.replace(
+        make_config(corpus, "SOURCE"), objective=objective, encoder=encoder
+    )
+    config.check(asked)
+    for heads, message in ((8, None), (2, "SOURCE does not fit this config: .*size=4")):
+        encoder = dataclasses.replace(own.encoder, num_heads=heads)
+        saved_by = dataclasses.replace(own, encoder=encoder)
+        source = warm_start.PretrainedCheckpoint("SOURCE", saved_by)
+        if message:
+            with pytest.raises(UserError, match=message):
+                warm_start.adopt_encoder(asked, source, ())
+        else:
+            got = warm_start.adopt_encoder(asked, source, ())
+            assert got.encoders["generator"].hidden_size == 4
 
 
 @pytest.mark.parametrize("name", ["roberta:base", "modernbert:base", "eurobert:210m"])

@@ -181,10 +181,11 @@ class PretrainConfig:
         """Check the parts of the config against each other."""
         if not self.phases:
             raise UserError(f"{where}phases is empty; a run needs at least one")
-        self._check_encoder(where)
+        # With a checkpoint to read, architectures are not known yet.
+        if not self.init_from:
+            self.check_encoders(where)
         for i, phase in enumerate(self.phases):
             self._check_phase(where, f"{where}phases[{i}].", phase)
-        # With a checkpoint to read, architectures are not known yet.
         if not self.init_from and not getattr(self.objective, "teacher", ""):
             self.check_phases_fit(where)
         self.check_rates((), where)
@@ -202,7 +203,8 @@ class PretrainConfig:
                     "instead"
                 )
 
-    def _check_encoder(self, where: str) -> None:
+    def check_encoders(self, where: str = "") -> None:
+        """Check the objective against the architectures of the encoders."""
         objective, encoder = self.objective, self.encoder
         if encoder.positions in _REFUSED_POSITIONS.get(objective.kind, ()):
             raise UserError(
