@@ -52,7 +52,7 @@ class DemoConfig:
         # Mistakes that would be found after pretraining only.
         for name, value, limit in (
             ("task.length", self.finetune.task.length, "max_position_embeddings"),
-            ("reinit_layers", self.finetune.reinit_layers, "num_layers"),
+            ("reinit_layers", self.finetune.reinit_layers, "num_distinct_layers"),
         ):
             if value > (most := getattr(self.pretrain.encoder, limit)):
                 raise UserError(
