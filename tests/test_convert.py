@@ -735,7 +735,7 @@ def test_checkpoints_of_the_saver_of_tensorflow(tmp_path):
         assert_same(got, {name: expected[name] for name in got})
         assert read.metadata.tokenizer == TOKENIZER  # no capital in it
         assert read.metadata.task == {"labels": ["LABEL_0", "LABEL_1", "LABEL_2"]}
-        assert checkpoints.find(path).exists()
+        assert str(checkpoints.find(path)) == str(path)
     (other / "vocab.txt").write_text(VOCABULARY.replace("aa", "Aa"))
     tokenizer = checkpoints.read_metadata(checkpoints.find(other)).tokenizer
     normaliser = tokenizer.steps()["normalizer"]

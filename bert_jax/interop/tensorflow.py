@@ -111,7 +111,7 @@ def read(path: pathlib.Path) -> published.Published:
         raise UserError(f"{folder} has no {prefix.name}.data-00000-of-00001")
     arrays = _arrays(prefix, _ALBERT_PARTS if is_albert else _ELECTRA_PARTS)
     return published.assemble(
-        str(folder if path.is_dir() else index),
+        str(path),
         (index, *files),
         config or _config_of_electra(folder / json_files.GOOGLE_CONFIG, arrays),
         _read_sentencepiece(folder)
