@@ -125,7 +125,8 @@ def test_case_and_accents_are_separate():
     assert tokens(True, True) == "eeee"
     for lower in (False, True):
         for strip in (False, True):
-            text = sentencepiece_model.normalise("É é E e", lower, strip)
+            normalizer = sentencepiece_model.normalizer(lower, strip)
+            text = normalizer.normalize_str("É é E e")
             text = unicodedata.normalize("NFC", text).replace(" ", "")
             assert text == tokens(lower, strip)
 
@@ -210,6 +211,16 @@ def test_learning_can_be_interrupted(kind):
 
     with pytest.raises(KeyboardInterrupt):
         tokenizer_training.TRAINERS[kind](Stopped(), 300)
+
+
+def test_sentencepiece_learns_from_text_as_it_reads_it():
+    """Python's `str.lower` would end words with another letter than the pipeline."""
+    words = ["ΟΔΟΣ", "ΤΗΣ", "ΠΟΛΕΩΣ", "ΝΟΜΟΣ", "ΦΩΣ"]
+    texts = [" ".join(words[i % 5] for i in range(j, j + 7)) for j in range(50)]
+    tokenizer = tokenizer_training.train_sentencepiece(texts, 40, lower_case=True)
+    assert tokenizer.unk_id not in tokenizer.encode(texts[0])
+    letters = set("".join(tokenizer.tokens[len(tokenizer_lib.SPECIAL_TOKENS) :]))
+    assert letters == {"▁", *"οδσ", *"τησ", *"πολεωσ", *"νομοσ", *"φωσ"}
 
 
 def test_sentencepiece_learns_from_one_long_line():

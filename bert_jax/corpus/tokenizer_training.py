@@ -83,9 +83,10 @@ def _report_lost_marks(texts: list[str]) -> None:
     """
     beginning = "".join(itertools.islice(texts, 10_000))[:1_000_000]
     counts = collections.Counter(unicodedata.normalize("NFC", beginning))
+    strip = sentencepiece_model.normalizer(lower_case=False, strip_accents=True)
     lost = {}
     for character, count in counts.items():
-        kept = sentencepiece_model.normalise(character, False, strip_accents=True)
+        kept = strip.normalize_str(character)
         script = unicodedata.name(character, "").partition(" ")[0]
         if unicodedata.normalize("NFC", kept) != character and script not in _EUROPEAN:
             lost[character] = count
@@ -211,11 +212,10 @@ def _sentencepiece_model(
         # A sample by SentencePiece itself would differ in each process.
         texts = random.Random(0).sample(texts, _MAX_LINES)
     buffer = io.BytesIO()
+    normalizer = sentencepiece_model.normalizer(lower_case, strip_accents)
     pad, unk, *controls = SPECIAL_TOKENS
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(
-            sentencepiece_model.normalise(t, lower_case, strip_accents) for t in texts
-        ),
+        sentence_iterator=map(normalizer.normalize_str, texts),
         model_writer=buffer,
         vocab_size=vocab_size,
         model_type="unigram",

@@ -4,7 +4,6 @@ A model is a message of protobuf, read without a schema: the schema that comes w
 sentencepiece needs a newer protobuf than TensorFlow allows.
 """
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,14 +19,20 @@ from bert_jax.tokenizer import pipelines
 _UNIGRAM = 1
 
 
-def normalise(text: str, lower_case: bool, strip_accents: bool) -> str:
-    """Normalise text before SentencePiece, which itself applies NFKC."""
+def normalizer(lower_case: bool, strip_accents: bool) -> normalizers.Sequence:
+    """Return the normalizer of text before SentencePiece, which applies NFKC itself."""
+    return normalizers.Sequence(_first_steps(lower_case, strip_accents))
+
+
+def _first_steps(lower_case: bool, strip_accents: bool) -> list[Any]:
+    steps: list[Any] = []
     if lower_case:
-        text = text.lower()
+        steps.append(normalizers.Lowercase())
     if strip_accents:
-        decomposed = unicodedata.normalize("NFD", text)
-        text = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
-    return text
+        # `StripAccents` would remove vowels of Indic scripts, too.
+        marks = tokenizers.Regex(r"\p{Mn}")
+        steps += [normalizers.NFD(), normalizers.Replace(marks, "")]
+    return steps
 
 
 def pipeline(
@@ -39,14 +44,14 @@ def pipeline(
     separators: int = 1,
     settings: Mapping[str, Any] | None = None,
 ) -> tokenizers.Tokenizer:
-    """Return a pipeline of `normalise` and a unigram model.
+    """Return a pipeline of `normalizer` and a unigram model.
 
     Where two segmentations have one score, SentencePiece may choose the other.
 
     Args:
       model: Content of the file.
-      lower_case: See `normalise`.
-      strip_accents: See `normalise`.
+      lower_case: See `normalizer`.
+      strip_accents: See `normalizer`.
       more_symbols: Special tokens that the model lacks; they get the last ids.
       first: Special tokens with the first ids. They replace the model's pieces of the
         same names.
@@ -105,14 +110,8 @@ def pipeline(
 def _normalizer(
     spec: dict[int, Any], lower_case: bool, strip_accents: bool
 ) -> normalizers.Sequence:
-    """Return the steps of `normalise` and of a NormalizerSpec, a dict by field."""
-    steps: list[Any] = []
-    if lower_case:
-        steps.append(normalizers.Lowercase())
-    if strip_accents:
-        # `StripAccents` would remove vowels of Indic scripts, too.
-        marks = tokenizers.Regex(r"\p{Mn}")
-        steps += [normalizers.NFD(), normalizers.Replace(marks, "")]
+    """Return the steps of `normalizer` and of a NormalizerSpec, a dict by field."""
+    steps = _first_steps(lower_case, strip_accents)
     if spec.get(2):
         if strip_accents:
             # SentencePiece composes Hangul; the rules below do not.
