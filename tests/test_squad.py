@@ -8,10 +8,13 @@ import numpy as np
 import published
 import pytest
 import questions
+import tokenizers
 from commands import shared_data
+from tokenizers import processors
 
 from bert_jax import config as config_lib
 from bert_jax import prediction
+from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import tokenizer_training
 from bert_jax.errors import UserError
 from bert_jax.interop import tokenizer_files
@@ -231,6 +234,22 @@ def test_a_window_must_have_room_for_the_context():
     config_lib.check(config_lib.SquadConfig(length=69))
     with pytest.raises(UserError, match="max_question=64 must be at most 63, as a win"):
         config_lib.check(config_lib.SquadConfig(length=68))
+
+
+def test_many_separators_leave_room_for_the_context(wordpiece):
+    pipeline = tokenizers.Tokenizer.from_str(wordpiece.pipeline)
+    special = [(token, pipeline.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    pipeline.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] [SEP] [SEP] $B [SEP]",
+        special_tokens=special,
+    )
+    config = config_lib.SquadConfig(length=16, max_question=11)
+    config_lib.check(config)
+    tokenizer = tokenizer_lib.make(pipeline)
+    made = windows.make(["what is it " * 9], ["the value " * 6], tokenizer, config)
+    assert made.truncated.all() and (made.size == 1).all()
+    assert made.rows["attention_mask"].all()
 
 
 def test_windows_of_a_whole_book_fit_in_memory(wordpiece):

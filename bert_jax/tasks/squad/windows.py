@@ -50,11 +50,14 @@ def make(
     offsets = {
         c: np.array(e.offsets, np.int32).reshape(-1, 2) for c, e in encodings.items()
     }
+    # A row also has [CLS], all separators, and at least one token of the context.
+    room = config.length - 3 - len(tokenizer.pair_separators)
+    longest = min(config.max_question, room)
     firsts, seconds, spans, has_most_context = [], [], [], []
     for number, (tokens, context) in enumerate(
         zip(encoded_questions, contexts, strict=True)
     ):
-        ids, asked = encodings[context].ids, tokens[: config.max_question]
+        ids, asked = encodings[context].ids, tokens[:longest]
         row_start = 1 + len(asked) + len(tokenizer.pair_separators)
         parts = _spans(len(ids), config.length - row_start - 1, config.stride)
         best = _window_with_most_context(parts, len(ids))
@@ -76,9 +79,7 @@ def make(
         has_most_context=token_rows.pad(has_most_context, config.length, 0)[0] > 0,
         contexts=list(contexts),
         offsets=[offsets[context] for context in contexts],
-        truncated=np.array(
-            [len(t) > config.max_question for t in encoded_questions], bool
-        ),
+        truncated=np.array([len(t) > longest for t in encoded_questions], bool),
     )
 
 
