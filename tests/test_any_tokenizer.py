@@ -184,6 +184,7 @@ def test_special_tokens_are_named_or_known(pipelines, tmp_path):
         ({"pad_token": "[NONE]"}, r"has no \[NONE\], named as its pad token"),
         ({"pad_token": 3}, "a special token must be a text, got 3"),
         ({"pad_token": "[SEP]"}, "must be different tokens"),
+        ({"pad_token": "[UNK]"}, r"\[UNK\] is the pad token, and the model gives"),
         ({"mask_token": "."}, r"the mask token, '\.', has one character"),
     ):
         with pytest.raises(UserError, match=message):
@@ -198,7 +199,7 @@ def test_special_tokens_are_named_or_known(pipelines, tmp_path):
         models.WordLevel(unk_token="[?]"),
         tokenizers.trainers.WordLevelTrainer,
         ["aa bb cc"],
-        ["[?]"],
+        ["[?]", "[M]"],
         splitter=pre_tokenizers.WhitespaceSplit(),
     )
     with pytest.raises(UserError, match=r"has no \[PAD\] or .*; name its pad token as"):
@@ -210,12 +211,12 @@ def test_special_tokens_are_named_or_known(pipelines, tmp_path):
     assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "cc"
     # If two files disagree, transformers reads one of them.
     path = tmp_path / "tokenizer_config.json"
-    path.write_text(json.dumps({"mask_token": "[?]", "pad_token": None}))
+    path.write_text(json.dumps({"mask_token": "[M]", "pad_token": None}))
     assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "cc"
     path.write_text(
-        json.dumps(special | {"mask_token": "[?]", "added_tokens_decoder": {}})
+        json.dumps(special | {"mask_token": "[M]", "added_tokens_decoder": {}})
     )
-    assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "[?]"
+    assert tokenizer_lib.Tokenizer.load(tmp_path).special_tokens.mask == "[M]"
 
 
 def test_pairs_are_joined_as_the_pipeline_joins_them(pipelines):

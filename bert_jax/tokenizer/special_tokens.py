@@ -64,7 +64,7 @@ def find(
       settings: Fields of a `tokenizer_config.json` or `special_tokens_map.json`.
 
     Raises:
-      UserError: A token is missing or has one character, or two roles have the same.
+      UserError: A token is missing, has one character, or has another role, too.
     """
     found: dict[str, str] = {} if unk is None else {"unk": unk}
     for role, usual in _KNOWN.items():
@@ -85,6 +85,11 @@ def find(
     for role, token in found.items():
         if token not in tokens:
             raise UserError(f"the vocabulary has no {token}, named as its {role} token")
+        if role in ROLES and token == unk:
+            raise UserError(
+                f"{token} is the {role} token, and the model gives it to unknown text, "
+                "too; name another token"
+            )
         if role in ROLES and len(token) == 1:  # `plain_text` cannot cut it in a text
             raise UserError(
                 f"the {role} token, {token!r}, has one character, which a text may "
