@@ -217,6 +217,8 @@ def test_overlapping_pieces_are_whole_in_the_kernel(window):
     """In pieces of its own, the kernel would compute all scores of a piece."""
     length = overlapping_pieces.cut(jnp.zeros((1, 8192, 1)), window).shape[1]
     assert tpu_attention._piece_size(length, window) == length
+    # Two such pieces of a longer row are too large for the memory of a v4.
+    assert tpu_attention._piece_size(2560, 2 * window + 1) == 640
 
 
 @pytest.mark.parametrize("attend", [by_kernel, by_kernel_of_long_rows, plain, by_cudnn])

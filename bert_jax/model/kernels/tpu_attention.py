@@ -181,6 +181,7 @@ def _piece_size(length, window):
     With a window, pieces from `overlapping_pieces` stay whole. Cut again, they would
     have scores of keys that no query sees.
     """
-    most = MAX_LENGTH + (0 if window is None else 2 * MAX_WINDOW)
-    sizes = range(QUERY_CHUNK, most + 1, QUERY_CHUNK)
+    if window is not None and length <= MAX_LENGTH + 2 * MAX_WINDOW:
+        return length
+    sizes = range(QUERY_CHUNK, MAX_LENGTH + 1, QUERY_CHUNK)
     return max(size for size in sizes if length % size == 0)
