@@ -95,6 +95,18 @@ def test_weights_of_phases_equal_the_restatement(corpora, monkeypatch):
             assert_rows_equal(batch, reference, positions, step)
 
 
+def test_a_process_with_one_of_two_groups_reports_the_rows_of_the_run(corpora):
+    config = mixed(configure(groups=2, batch_size=32), weights=(1.0, 3.0))
+    (line, _) = make(corpora[:2], config, rows=np.arange(16)).describe(100)
+    assert line.startswith("corpus large: 25.00% of the rows, about 800; ")
+    counts = [int(line.rpartition(" ")[2].replace(",", ""))]
+    for rows in (np.arange(16), np.arange(32)):
+        made = make(corpora[:2], config, rows=rows)
+        own = [group.corpora[0].order.count for group in made._groups]
+        counts.append(2 * np.mean(own))
+    assert counts[0] == counts[1] == pytest.approx(counts[2], rel=0.2)
+
+
 def test_a_process_may_have_rows_of_one_corpus_only(corpora):
     """The corpus may change from step to step."""
     corpora = corpora[:2]

@@ -81,6 +81,7 @@ class PretrainingBatches(pipeline.Pipeline):
           UserError: There are too few documents, or a shard is damaged.
         """
         num_groups = 1 if held_out else config.data.shard_groups
+        self._num_groups = num_groups
         batch_size = config.phases[phase].batch_size
         rows = np.arange(batch_size) if rows is None else np.asarray(rows)
         group_rows = batch_size // num_groups
@@ -114,20 +115,21 @@ class PretrainingBatches(pipeline.Pipeline):
         """Return messages for the start of a run.
 
         If there are several corpora, each has a line with its share of the rows, and
-        its number of epochs in the groups that this process reads. In the first phase,
-        another line warns if many whole words or n-grams have more tokens than a row
-        may predict.
+        its number of epochs. Shard groups of other processes count like this one's. In
+        the first phase, another line warns if many whole words or n-grams have more
+        tokens than a row may predict.
         """
         lines = self._describe_masks() if self._phase == 0 else []
         if len(self._names) == 1:
             return lines
-        rows = steps * sum(group.batch_rows for group in self._groups)
+        rows = steps * self._num_groups * self._groups[0].batch_rows
         shares = self._groups[0].mixing.counts / mixture.BLOCK
         for i, (name, share) in enumerate(zip(self._names, shares, strict=True)):
-            epoch = sum(group.corpora[i].order.count for group in self._groups)
+            counts = [group.corpora[i].order.count for group in self._groups]
+            epoch = self._num_groups * np.mean(counts)
             lines.append(
                 f"corpus {name}: {share:.2%} of the rows, about {rows * share:,.0f}; "
-                f"{rows * share / epoch:.2f} epochs of {epoch:,}"
+                f"{rows * share / epoch:.2f} epochs of {epoch:,.0f}"
             )
         return lines
 
