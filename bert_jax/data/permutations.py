@@ -101,7 +101,7 @@ class Permutations:
         slots, context = self._max_predictions, self._config.context
         count = tf.math.count_nonzero(is_text, axis=1)
         goal = tf.minimum(tf.maximum(count // context, 1), count - 1)
-        goal = tf.clip_by_value(goal, 0, slots)[:, None]
+        goal = tf.maximum(goal, 0)[:, None]  # 0 in a row without text
         number = tf.range(slots, dtype=tf.int64)[None, :]
         draws = random_bits.fold_in(key[:, None], 1 + 2 * number)
         max_span = self._config.max_span
