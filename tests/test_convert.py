@@ -15,6 +15,7 @@ import saved
 import tokenizers
 from commands import assert_refused, call, succeed
 from saved import native_model, run_of
+from tokenizers import normalizers
 from toy import FAMILIES, metadata
 from toy import TINY as WITH_LOOP
 
@@ -218,20 +219,25 @@ def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "encoder", "pipeline"),
+    ("family", "encoder", "pipeline", "is_stripped"),
     [
-        ("Roberta", ROBERTA, None),
-        ("EuroBert", EUROBERT, "eurobert"),
-        ("ModernBert", MODERNBERT, "mmbert"),
+        ("Roberta", ROBERTA, None, False),
+        ("EuroBert", EUROBERT, "eurobert", False),
+        ("ModernBert", MODERNBERT, "mmbert", False),
+        ("ModernBert", MODERNBERT, "mmbert", True),
     ],
 )
 def test_words_of_an_exported_tagger_have_a_space_before_them(
-    family, encoder, pipeline, documents, tmp_path
+    family, encoder, pipeline, is_stripped, documents, tmp_path
 ):
     """Compare with `is_split_into_words` of transformers, which calls the library."""
     if pipeline:
         lines = [line for text in documents[:9] for line in text.splitlines()]
-        native = tokenizer_lib.make(other_pipelines.BUILDERS[pipeline](lines))
+        learnt = other_pipelines.BUILDERS[pipeline](lines)
+        if is_stripped:
+            steps = [normalizers.Strip(), learnt.normalizer]
+            learnt.normalizer = normalizers.Sequence(steps)
+        native = tokenizer_lib.make(learnt)
     else:
         native = tokenizer_files.read(published.folder("roberta_bare"))
     encoder = dataclasses.replace(encoder, vocab_size=native.vocab_size)

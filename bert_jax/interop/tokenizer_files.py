@@ -23,9 +23,9 @@ from bert_jax.tokenizer import (
     PIPELINE_FILE,
     SETTINGS_FILE,
     Tokenizer,
-    continuations,
     pipelines,
     sentencepiece_model,
+    token_texts,
 )
 from bert_jax.tokenizer.special_tokens import MASK, SPECIAL_TOKENS
 
@@ -219,18 +219,33 @@ def with_space_before_words(tokenizer: Tokenizer) -> Tokenizer:
     """Return the tokenizer of a tagger, which has seen a space before each word.
 
     `transformers` gives the words of `is_split_into_words` to the pipeline one by one,
-    so the pipeline has to add the space: a byte-level splitter, or a first step.
+    so the pipeline has to add the space: a byte-level splitter, or an early step.
     """
     values = json.loads(tokenizer.pipeline)
-    if (values["pre_tokenizer"] or {}).get("type") == "ByteLevel":
-        values["pre_tokenizer"]["add_prefix_space"] = True
-    elif tokenizer.space_marker and continuations.pipeline(values) == values:
+    steps = [
+        step
+        for step in token_texts.all_steps(values["normalizer"])
+        if step["type"] != "Sequence"
+    ]
+    splitters = token_texts.all_steps(values["pre_tokenizer"])
+    if splitters and splitters[0]["type"] == "ByteLevel":
+        splitters[0]["add_prefix_space"] = True
+    elif tokenizer.space_marker and not any(map(_adds_space, [*steps, *splitters])):
         # EuroBERT and mmBERT. Behind another splitter, ByteLevel would add a space
-        # inside words, too.
-        steps = [{"type": "Prepend", "prepend": " "}, values["normalizer"]]
-        steps = list(filter(None, steps))
+        # inside words, too. `Strip` would remove the space.
+        stripping = [i for i, step in enumerate(steps) if step["type"] == "Strip"]
+        first = stripping[-1] + 1 if stripping else 0
+        steps.insert(first, {"type": "Prepend", "prepend": " "})
         values["normalizer"] = {"type": "Sequence", "normalizers": steps}
     return tokenizer_lib.make(values, tokenizer.settings())
+
+
+def _adds_space(step: dict[str, Any]) -> bool:
+    return (
+        step["type"] == "Prepend"
+        or step.get("add_prefix_space", False)
+        or step.get("prepend_scheme", "never") != "never"
+    )
 
 
 def write(
