@@ -34,7 +34,8 @@ def finished(tmp_path_factory):
     """Return the folder of a demo that was stopped before fine-tuning and continued."""
     folder = tmp_path_factory.mktemp("demo") / "run"
     cfg = config_lib.from_configdict(DemoConfig, load("demo", "smoke"))
-    cfg = dataclasses.replace(cfg, repeats=1)
+    finetune = dataclasses.replace(cfg.finetune, reinit_layers=1)
+    cfg = dataclasses.replace(cfg, repeats=1, finetune=finetune)
     with pytest.MonkeyPatch.context() as patch:
         paths = some_packages()
         patch.setattr(python_docs, "source_files", lambda: paths)
@@ -85,6 +86,7 @@ def test_results_and_pictures(finished):
         for name in ("pretrained", "random")
     ]
     assert [c.pop("random_init") for c in configs] == [False, True]
+    assert [c.pop("reinit_layers") for c in configs] == [1, 0]
     assert configs[0] == configs[1]
 
 
@@ -94,7 +96,11 @@ def test_a_finished_demo_only_reports(finished, tmp_path):
     folder, _, text = finished
     moved = tmp_path / "moved"
     folder.rename(moved)
-    recipe = f"--config={ROOT}/bert_jax/demo/recipe.py:smoke", "--config.repeats=1"
+    recipe = (
+        f"--config={ROOT}/bert_jax/demo/recipe.py:smoke",
+        "--config.repeats=1",
+        "--config.finetune.reinit_layers=1",
+    )
     try:
         (moved / "curves.png").unlink()
         before = {p: p.stat().st_mtime_ns for p in made(moved)}
@@ -182,6 +188,23 @@ def test_wrong_demo_configs_are_refused(change, message):
     cfg.update(change)
     with pytest.raises(UserError, match=message):
         config_lib.from_configdict(DemoConfig, cfg)
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "other", "message"),
+    [
+        ("pretrain", "objective", config_lib.CausalLmConfig(), "needs 'masked_lm'"),
+        ("finetune", "task", config_lib.TaggingConfig(), "needs 'classification'"),
+    ],
+)
+def test_other_objectives_and_tasks_are_refused(part, field, other, message):
+    config = DemoConfig()
+    changed = dataclasses.replace(getattr(config, part), **{field: other})
+    if part == "pretrain":
+        encoder = dataclasses.replace(changed.encoder, causal=True)
+        changed = dataclasses.replace(changed, encoder=encoder)
+    with pytest.raises(UserError, match=f"{part}.{field}.kind=.*: the demo {message}"):
+        config_lib.check(dataclasses.replace(config, **{part: changed}))
 
 
 def write_module(folder, name, functions):

@@ -29,7 +29,15 @@ class DemoConfig:
     finetune: config_lib.FinetuneConfig = config_lib.FinetuneConfig()
 
     def check(self, where: str) -> None:
-        """Check that the fields that the demo sets are empty."""
+        """Check kinds and sizes, and that the fields that the demo sets are empty."""
+        for name, kind in (
+            ("pretrain.objective", "masked_lm"),
+            ("finetune.task", "classification"),
+        ):
+            if (given := operator.attrgetter(name)(self).kind) != kind:
+                raise UserError(
+                    f"{where}{name}.kind={given!r}: the demo needs {kind!r}"
+                )
         for name in (
             "pretrain.data.corpus",
             "finetune.init_from",

@@ -145,8 +145,9 @@ def _finetune(
         accuracies[weights], records[weights] = [], []
         for seed in range(base.seed, base.seed + config.repeats):
             terminal.say(f"fine-tuning, {weights} weights, seed {seed}")
-            is_random = weights == report.RANDOM
-            run = dataclasses.replace(base, seed=seed, random_init=is_random)
+            run = dataclasses.replace(base, seed=seed)
+            if weights == report.RANDOM:
+                run = dataclasses.replace(run, random_init=True, reinit_layers=0)
             folder = path / "finetune" / f"{weights}-{seed}"
             results = finetuning.finetune(run, str(folder))
             accuracies[weights].append(results["accuracy"])
