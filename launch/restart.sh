@@ -117,7 +117,10 @@ while true; do
   [[ -z $stopping ]] || exit "$status"
   case $status in
     0 | 2) exit "$status" ;;
-    75) [[ -z $return_75 ]] || exit 75 ;;
+    75)
+      [[ -z $return_75 ]] || exit 75
+      crashes=0
+      ;;
     *)
       ((SECONDS - began < steady_seconds)) || crashes=0
       crashes=$((crashes + 1))

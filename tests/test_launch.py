@@ -282,6 +282,8 @@ def restart(launched, *arguments, **environment):
         ("75,75,75,75,0", ["--max_restarts=0"], 5, 0),
         ("1,75", ["--return_75"], 2, 75),
         ("7", ["--max_restarts=2"], 3, 7),
+        # A stop between two crashes begins a new count.
+        ("7,75,7,0", ["--max_restarts=1"], 4, 0),
         # Crashes after a long time, here any, are no crashes in a row.
         ("7,7,7,0", ["--max_restarts=1", "--steady_seconds=0"], 4, 0),
     ],
