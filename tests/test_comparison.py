@@ -121,8 +121,9 @@ def test_from_the_command_line(workdirs, tmp_path):
     assert output.read_bytes().startswith(b"\x89PNG")
     assert_refused(call("report", f"--workdir={first}", first), "is given twice")
     write_run(tmp_path / "seeds/seed-1", 1e-3, [2], [(1, "train", 1.0)])
-    refused = call("report", f"--workdir={tmp_path}/seeds")
-    assert_refused(refused, f"holds 1 runs; give some of them, such as {tmp_path}/")
+    for others in ((), (first,)):
+        refused = call("report", f"--workdir={tmp_path}/seeds", *others)
+        assert_refused(refused, f"holds 1 runs; give some of them, such as {tmp_path}/")
     call("report", f"--workdir={first}", f"--output={tmp_path}/new/")
     assert (tmp_path / "new/curves.png").read_bytes().startswith(b"\x89PNG")
     refused = call("report", f"--workdir={first}", f"--output={output}/a.png")

@@ -37,9 +37,11 @@ def read(workdirs: Sequence[storage.Path]) -> list[ComparedRun]:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"{twice} is given twice; give each workdir once")
+    # First the records: their errors say what a folder has in place of a run.
+    records = list(map(metrics_file.read, workdirs))
     return [
-        ComparedRun(name, _fields(folder), metrics_file.read(folder))
-        for name, folder in zip(map(terminal.printable, names), workdirs, strict=True)
+        ComparedRun(terminal.printable(name), _fields(folder), of_run)
+        for name, folder, of_run in zip(names, workdirs, records, strict=True)
     ]
 
 
