@@ -117,8 +117,6 @@ def make_optimizer(
             transforms += [moments, decay, scale_by_trust_ratio()]
         case "muon":
             transforms += [muon.scale_by_muon(moments), decay]
-        case name:
-            raise NotImplementedError(name)
     if config.layer_decay < 1:
         transforms.append(scale_by_depth(config.layer_decay))
     transforms.append(optax.scale_by_learning_rate(schedule))
