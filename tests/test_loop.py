@@ -27,6 +27,7 @@ from bert_jax.training import (
     plateau,
     programs,
     reporting,
+    saving,
     sharding,
     throughput,
     workdir,
@@ -308,6 +309,28 @@ def test_reports_to_slow_storage_are_no_steps(clock):
     assert (ledger.seconds("evaluation"), ledger.seconds("step")) == (9, 0)
     loop.Loop._save(training)
     assert (ledger.seconds("checkpoint"), ledger.seconds("step")) == (3, 0)
+
+
+def test_the_first_save_is_waited_for(tmp_path):
+    """So that a kill before the second does not lose track of the first."""
+    calls = []
+    checkpoints = types.SimpleNamespace(
+        save=lambda *_: calls.append("save"),
+        wait=lambda: calls.append("wait"),
+        newest=lambda: 1 if "save" in calls else None,
+    )
+    saver = saving.Saver(
+        None, tmp_path, checkpoints, None, goodput.Ledger(), lambda: None
+    )
+    vars(saver)["_is_finite"] = lambda state: True
+    state = types.SimpleNamespace(params={}, opt_state={})
+    encoder = types.SimpleNamespace(encoder=config.EncoderConfig())
+    phase = types.SimpleNamespace(objective=encoder)
+    saver.save(1, state, phase)
+    assert workdir.had_checkpoint(tmp_path) and calls == ["wait", "save", "wait"]
+    calls.clear()
+    saver.save(2, state, phase)
+    assert calls == ["wait", "save"]
 
 
 def test_the_rest_of_a_phase_is_described_once(window):

@@ -40,6 +40,9 @@ class Saver:
     def save(self, step: int, state: step_lib.TrainState, phase: Phase) -> None:
         """Start to write a checkpoint, after the previous one is complete.
 
+        The first one is waited for. From then on the workdir says that it had one, and
+        a start after a kill does not need the checkpoint that the run began with.
+
         Raises:
           UserError: The state is not finite, or the disk is full.
         """
@@ -49,6 +52,8 @@ class Saver:
             self.checkpoints.save(
                 step, state, phase.objective.encoder, self.ledger.entry()
             )
+        if not processes.call_on_main(lambda: workdir.had_checkpoint(self.folder)):
+            self.wait()
 
     def save_best(self, step: int, state: step_lib.TrainState, phase: Phase) -> None:
         """Write the state that evaluates best so far, and delete the previous one.
