@@ -14,7 +14,7 @@ from toy import assert_close
 
 from bert_jax import config
 from bert_jax.model import cross_entropy
-from bert_jax.model.kernels import tpu_cross_entropy
+from bert_jax.model.kernels import decisions, tpu_cross_entropy
 from bert_jax.objectives import metric_sums
 from bert_jax.training import sharding
 
@@ -87,6 +87,13 @@ def test_a_table_of_less_than_a_block_equals_a_restatement(simulated_kernels):
     arrays = x, table[:104], bias[:104], labels % 100, gradient
     run = jax.jit(functools.partial(by_kernel, vocab_size=100))
     assert_equals_the_restatement(run(*arrays), restated(*arrays, vocab_size=100))
+
+
+def test_blocks_of_wide_embeddings_are_smaller(simulated_kernels):
+    sizes = [decisions.cross_entropy_columns(size) for size in (1792, 2304, 3712, 3840)]
+    assert sizes == [1024, 512, 256, None]
+    arrays = arrays_of((2, 8), columns=2304)
+    assert_equals_the_restatement(jax.jit(by_kernel)(*arrays), restated(*arrays))
 
 
 def test_kernels_round_factors_and_gradients_once(simulated_kernels):
@@ -170,7 +177,7 @@ def test_tpus_use_the_kernels_where_shapes_allow():
     [
         pytest.param("v6e:1x1", (9, 308), 50432, 1024, marks=pytest.mark.slow),
         ("v5e:1x1", (8, 20), 30592, 768),
-        ("v4:2x2x1", (2, 85), 8192, 128),
+        ("v4:2x2x1", (2, 85), 8192, 2304),  # EuroBERT-2.1B
         ("v5e:1x1", (2, 85), 104, 128),
     ],
 )

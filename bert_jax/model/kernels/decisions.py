@@ -34,6 +34,10 @@ ROW_CHUNK = 16
 LARGE_CORES = ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e")
 # Part of a core's memory that the kernels of the feed-forward network may use.
 FEED_FORWARD_MEMORY = 112 * 2**20
+# Predictions in a block of the kernels for the cross entropy.
+CROSS_ENTROPY_ROWS = 512
+# Part of the memory of a v4's core that blocks of their factors may use.
+_CROSS_ENTROPY_MEMORY = 11 * 2**20
 # Smaller float32 logits mostly stay in the chip's memory, where plain operations are
 # faster (docs/log.md, 2026-11-29).
 MIN_LOGITS_MIB = 112
@@ -191,6 +195,10 @@ def _cross_entropy_on_tpu(config, batch, predictions, logits_reader):
         columns % LANES,
         f"embeddings of {columns} columns; the kernel takes multiples of {LANES}",
     )
+    yield (
+        cross_entropy_columns(columns) is None,
+        f"embeddings of {columns} columns do not fit into a core",
+    )
     parts = per_device.num_shards("vocab")
     yield parts > 1, f"the vocabulary is split over {parts} devices"
     yield _too_old()
@@ -200,6 +208,16 @@ def _cross_entropy_on_tpu(config, batch, predictions, logits_reader):
         4 * rows * config.vocab_size < MIN_LOGITS_MIB * 2**20,
         f"logits of less than {MIN_LOGITS_MIB} MiB on a device",
     )
+
+
+def cross_entropy_columns(embedding_columns: int) -> int | None:
+    """Return the tokens in a block of logits that fits a core's memory, or None."""
+    for size in (1024, 512, 256):
+        # Two blocks of predictions and two of the table, in bfloat16.
+        blocks = 2 * 2 * (CROSS_ENTROPY_ROWS + size) * embedding_columns
+        if blocks <= _CROSS_ENTROPY_MEMORY:
+            return size
+    return None
 
 
 def feed_forward(

@@ -18,10 +18,14 @@ from jaxtyping import Array, Float, Int
 
 from bert_jax.model import products
 from bert_jax.model.kernels import per_device
-from bert_jax.model.kernels.decisions import LANES
+from bert_jax.model.kernels.decisions import (
+    CROSS_ENTROPY_ROWS,
+    LANES,
+    cross_entropy_columns,
+)
 
-# Rows and columns of a block of logits, and rows that are computed at once.
-_ROWS, _COLUMNS, _CHUNK = 512, 1024, 128
+# Rows of a block of logits that are computed at once.
+_CHUNK = 128
 
 # Dimensions of logits [N, V], as arguments of `_run`.
 _ROW, _COLUMN = "row", "column"
@@ -123,9 +127,9 @@ def _run(kernel, name, loops, arrays, results, num_states):
       num_states: Number of float32 arrays [rows, 128] kept through the inner loop.
     """
     x, table, _, *values = arrays
-    rows = min(_ROWS, pl.cdiv(x.shape[0], _CHUNK) * _CHUNK)
+    rows = min(CROSS_ENTROPY_ROWS, pl.cdiv(x.shape[0], _CHUNK) * _CHUNK)
     columns = pl.cdiv(table.shape[0], LANES) * LANES
-    block = {_ROW: rows, _COLUMN: min(_COLUMNS, columns)}
+    block = {_ROW: rows, _COLUMN: min(cross_entropy_columns(x.shape[1]), columns)}
     blocks = {_ROW: pl.cdiv(x.shape[0], rows)}
     blocks[_COLUMN] = pl.cdiv(table.shape[0], block[_COLUMN])
 
