@@ -361,13 +361,16 @@ def test_tpus_use_the_kernel_where_shapes_allow():
         ("TPU v4", "float32", 256, "attention, residuals"),
         ("TPU v4", "float32", 512, "residuals"),
         ("TPU v4", "bfloat16", 512, "attention, residuals, cross entropy"),
+        ("TPU v4", "bfloat16", 8192, "attention, residuals, cross entropy"),
+        ("TPU v4", "bfloat16", 16384, "residuals, cross entropy"),
         ("TPU v5 lite", "float32", 1024, "attention, residuals"),
+        ("TPU v5 lite", "bfloat16", 16384, "attention, residuals, cross entropy"),
     ],
 )
 def test_old_tpus_have_fewer_kernels(kind, dtype, length, parts):
     device = jax.sharding.AbstractDevice(kind, 1, "tpu")
     mesh = jax.sharding.AbstractMesh((2,), ("data",), abstract_device=device)
-    encoder = config.EncoderConfig(dtype=dtype)
+    encoder = config.EncoderConfig(dtype=dtype, attention_dropout_rate=0.0)
     with jax.sharding.use_abstract_mesh(mesh):
         text = decisions.describe(
             encoder, "tpu", 8, length, predictions=300, logits_reader=""

@@ -23,6 +23,8 @@ LANES = 128
 QUERY_CHUNK = 128
 # Longer rows are cut into pieces.
 MAX_LENGTH = 1024
+# Longest row of a v4's core, which has 16 MiB, for all options of attention.
+MAX_LENGTH_ON_V4 = 8192
 # Larger windows would make pieces of long rows much longer than what they compute.
 MAX_WINDOW = 128
 HEAD_SIZES = (32, 64, 128)
@@ -87,9 +89,9 @@ def attention(
         reason = f"no kernel for platform {platform} has {config.positions} positions"
         return Decision(PLAIN, reason)
     if platform == "tpu":
-        reasons = _attention_on_tpu(config, batch, length, has_dropout)
         overlap = is_local and config.attention_window <= MAX_WINDOW
         in_pieces = overlap and length > MAX_LENGTH
+        reasons = _attention_on_tpu(config, batch, length, has_dropout, in_pieces)
         return _first_reason(reasons, TPU_KERNEL_ON_PIECES if in_pieces else TPU_KERNEL)
     if platform == "cuda":
         reasons = _attention_on_cuda(config, batch, length, is_local, has_dropout)
@@ -97,7 +99,7 @@ def attention(
     return Decision(PLAIN, f"no kernel for platform {platform}")
 
 
-def _attention_on_tpu(config, batch, length, has_dropout):
+def _attention_on_tpu(config, batch, length, has_dropout, in_pieces):
     heads = config.num_heads / per_device.num_shards("heads")
     columns = heads * config.head_size
     sizes = ", ".join(map(str, HEAD_SIZES))
@@ -118,6 +120,10 @@ def _attention_on_tpu(config, batch, length, has_dropout):
         yield length > limit, f"rows of more than {limit} tokens with distances"
         yield config.dtype != "bfloat16", f"distances are {config.dtype}, not bfloat16"
     yield _too_much_float32(config, length)
+    yield (
+        device_kind() == "TPU v4" and length > MAX_LENGTH_ON_V4 and not in_pieces,
+        f"rows of more than {MAX_LENGTH_ON_V4} tokens on TPU v4",
+    )
     yield (
         length > MAX_LENGTH and has_dropout,
         f"rows of more than {MAX_LENGTH} tokens with dropout of probabilities",
@@ -258,6 +264,7 @@ def feed_forward_block(
     hidden_size: int, intermediate_size: int
 ) -> FeedForwardBlock | None:
     """Return the largest block whose backward pass fits a core's memory, or None."""
+    intermediate_size = -(-intermediate_size // LANES) * LANES
     # The kernels in bfloat16, and their gradients in float32.
     parameters = (2 + 4) * 3 * hidden_size * intermediate_size
     for rows in (512, 256):
