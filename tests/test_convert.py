@@ -256,10 +256,51 @@ def test_words_of_an_exported_tagger_have_a_space_before_them(
     assert tokenizer_files.with_space_before_words(read) == read
 
 
+def test_a_classifier_with_one_output_keeps_its_name_and_type(tmp_path):
+    """A pipeline of transformers applies a sigmoid, but not for a regression."""
+    source = published.write("ultrabert_regression", tmp_path / "source")
+    path = source / "config.json"
+    values = json.loads(path.read_text())
+    for number, (name, problem) in enumerate(
+        (("relevance", None), ("LABEL_0", "regression"))
+    ):
+        values |= {"id2label": {"0": name}, "problem_type": problem}
+        path.write_text(json.dumps(values))
+        out = tmp_path / str(number)
+        convert.convert(str(source), str(out), "huggingface")
+        written = json.loads((out / "config.json").read_text())
+        assert written["id2label"] == {"0": name}
+        assert written["label2id"] == {name: 0}
+        assert written.get("problem_type") == problem
+
+
 def spec_of(objective):
     """Return the class for a model of an objective, without its parameters."""
     about = metadata_lib.make(run_of(objective), objective, TOKENIZER)
     return lazy_checkpoint.export_spec(lazy_checkpoint.LazyCheckpoint("run", about, {}))
+
+
+HEAD = EUROBERT.prediction_head
+
+
+@pytest.mark.parametrize(
+    ("encoder", "changes"),
+    [
+        (EUROBERT, {"norm_bias": False}),  # of RMS norms
+        (EUROBERT, {"prediction_head": dataclasses.replace(HEAD, bias=False)}),
+        (
+            EUROBERT,
+            {"prediction_head": dataclasses.replace(HEAD, activation="gelu_erf")},
+        ),
+        (MODERNBERT, {"num_layers": 1}),  # a global one
+    ],
+)
+def test_fields_without_effect_do_not_prevent_an_export(encoder, changes):
+    changed = dataclasses.replace(encoder, **changes)
+    config.check(changed)
+    assert changed != encoder
+    spec = spec_of(masked_lm.MaskedLm(changed, WITHOUT_PAIRS))
+    assert spec.name.endswith("ForMaskedLM")
 
 
 def test_fewer_layers_than_a_period_are_exported():

@@ -212,11 +212,16 @@ def _architecture(config: config_lib.EncoderConfig, spec: ModelSpec) -> dict[str
         "global_layer_every": [config.is_global(i) for i in range(config.num_layers)],
     }
     del fields["first_global_layer"]
+    fields["norm_bias"] &= config.norm == "layer"
+    if all(fields["global_layer_every"]):
+        fields |= {"attention_window": 0, "local_rotary_base": config.rotary_base}
     head = dataclasses.asdict(fields.pop("prediction_head"))
     if any(path.endswith("/output_embedding") for path in spec.parts):
         activation = head["activation"] or config.activation
         head["activation"] = spec.family.head_activation(spec.purpose) or activation
         head["width"] = head["width"] or config.embedding_columns
+        if not head["num_layers"]:
+            del head["activation"], head["bias"]
         fields |= {f"prediction_head.{name}": head[name] for name in head}
     pooler = dataclasses.asdict(fields.pop("pooler"))
     is_read = spec.purpose in POOLED

@@ -241,7 +241,7 @@ def _finetuning(
             )
         elif problem == "regression" or count == 1:
             task = config_lib.ClassificationConfig(target="number", length=length)
-            settings = {"labels": []}
+            settings = {"labels": [], "output": labels[0], "problem_type": problem}
             objective = regression.Regression(encoder)
         else:
             task = config_lib.ClassificationConfig(length=length)
@@ -285,9 +285,9 @@ def labels(metadata: metadata_lib.Metadata) -> dict[str, Any]:
             "label2id": {name: i for i, name in enumerate(names)},
         }
     if _purpose(metadata) == CLASSIFICATION:  # numbers
-        return {
-            "id2label": {"0": "LABEL_0"},
-            "label2id": {"LABEL_0": 0},
-            "problem_type": "regression",
-        }
+        # Without a type, a pipeline of `transformers` applies a sigmoid.
+        name = metadata.task.get("output", "LABEL_0")
+        problem = metadata.task.get("problem_type", "regression")
+        values = {"id2label": {"0": name}, "label2id": {name: 0}}
+        return values | ({"problem_type": problem} if problem else {})
     return {}
