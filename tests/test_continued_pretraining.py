@@ -1,6 +1,7 @@
 """Pretraining that begins with a checkpoint, native or published."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import published
@@ -15,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, convert
 from bert_jax.model import parameters
 from bert_jax.objectives import causal_lm, masked_lm, replaced_tokens
-from bert_jax.training import restore, sharding, workdir
+from bert_jax.training import metrics_file, restore, sharding, workdir
 
 
 def make_config(corpus, init_from, **changes):
@@ -239,6 +240,21 @@ def test_a_run_keeps_its_source_once_it_has_a_checkpoint(corpus, pretrained, tmp
         pass
     asked = str(source), str(tmp_path / "b"), config.PretrainConfig
     assert checkpoints.initial_checkpoint(*asked) == (source, "")
+
+
+def test_a_start_that_trained_nothing_keeps_no_source(corpus, pretrained, tmp_path):
+    """Another config may then have the folder, and the newest checkpoint."""
+    copy, run = tmp_path / "source", tmp_path / "run"
+    shutil.copytree(pretrained, copy)
+    older = checkpoints.find(copy)
+    newer = older.parent / "999"
+    shutil.copytree(older, newer)
+    with workdir.claim(run, make_config(corpus, str(older))):
+        pass
+    asked = str(copy), str(run), config.PretrainConfig
+    assert checkpoints.initial_checkpoint(*asked) == (newer, "")
+    (run / metrics_file.FILE).write_text('{"step": 1, "split": "train"}\n')
+    assert checkpoints.initial_checkpoint(*asked) == (older, "")
 
 
 def test_phases_are_checked_when_the_architecture_is_known():

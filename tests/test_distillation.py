@@ -22,7 +22,7 @@ from bert_jax.model import flops, heads, parameters
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import classification, distillation, masked_lm, metric_sums
-from bert_jax.training import workdir
+from bert_jax.training import metrics_file, workdir
 
 # One head less wide than the student, another position table, a padded vocabulary.
 TEACHER = dataclasses.replace(
@@ -202,6 +202,7 @@ def test_a_run_keeps_its_teacher_when_the_teacher_has_newer_checkpoints(
     adopted = teacher_lib.fill_in_teacher(asked, str(run), corpus, ())
     with workdir.claim(run, adopted):
         pass
+    (run / metrics_file.FILE).write_text('{"step": 1, "split": "train"}\n')
     (newest,) = (tmp_path / "teacher/checkpoints").glob("[0-9]*")
     shutil.copytree(newest, newest.with_name("999"))
     again = teacher_lib.fill_in_teacher(asked, str(run), corpus, ())

@@ -160,7 +160,7 @@ def initial_checkpoint(
     path, local = restore.absolute(given), storage.path(folder)
     earlier = workdir.read_config(local, config_class)
     started, fingerprint = read_earlier(earlier) if earlier else ("", "")
-    if started:
+    if started and workdir.has_run(local):
         source = restore.absolute(started)
         is_inside = path == source or path in source.parents
         if is_inside and workdir.had_checkpoint(local):

@@ -179,7 +179,7 @@ def _check_is_workdir(folder: storage.Path, cls: type) -> None:
 def _check_same_run(folder: storage.Path, config: Any) -> None:
     """Check that a folder has no run, or a run that this config may resume."""
     earlier = read_config(folder, type(config))
-    if not _has_run(folder):
+    if not has_run(folder):
         return
     if earlier is None:
         if had_checkpoint(folder):
@@ -205,7 +205,7 @@ def _check_same_run(folder: storage.Path, config: Any) -> None:
         terminal.say(f"config changed since the last start: {line}")
 
 
-def _has_run(folder: storage.Path) -> bool:
+def has_run(folder: storage.Path) -> bool:
     """Return whether a folder has checkpoints or reports, also in subfolders."""
     reports = folder / metrics_file.FILE
     if had_checkpoint(folder):
