@@ -56,7 +56,7 @@ class PhasePlan:
     steps: int
     length: int  # tokens in a sequence
     batch_size: int  # sequences in a step
-    batch_per_chip: float  # sequences that a chip computes, whole or by `tensor` a part
+    batch_per_chip: float  # sequences of a chip; with `tensor`, parts of each
     micro_batches: int  # micro-batches in a step
     flops: float  # of a step, over all chips, by a formula
     flops_at_peak: float  # peak FLOP/s, over all chips
