@@ -79,10 +79,12 @@ def fill_in_fingerprint(config: T, source: PretrainedCheckpoint) -> T:
     Raises:
       UserError: The parameters have changed since the run started.
     """
+    # Each host may have its own path, and process 0 has saved only its own.
+    known = processes.call_on_main(lambda: source.fingerprint)
     return config_lib.fill_in(
         config,
         "init_fingerprint",
-        source.fingerprint or checkpoints.fingerprint(source.path),
+        known or checkpoints.fingerprint(source.path),
         f"the parameters of {source.path} have changed",
     )
 

@@ -242,6 +242,16 @@ def test_a_run_keeps_its_source_once_it_has_a_checkpoint(corpus, pretrained, tmp
     assert checkpoints.initial_checkpoint(*asked) == (source, "")
 
 
+def test_all_processes_take_the_fingerprint_that_process_0_knows(
+    corpus, metadata, monkeypatch
+):
+    """Otherwise some would compute it together, and others not."""
+    source = warm_start.PretrainedCheckpoint("SOURCE", metadata)
+    monkeypatch.setattr(warm_start.processes, "call_on_main", lambda _: "known")
+    got = warm_start.fill_in_fingerprint(make_config(corpus, "SOURCE"), source)
+    assert got.init_fingerprint == "known"
+
+
 def test_a_start_that_trained_nothing_keeps_no_source(corpus, pretrained, tmp_path):
     """Another config may then have the folder, and the newest checkpoint."""
     copy, run = tmp_path / "source", tmp_path / "run"
