@@ -293,6 +293,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
         assert str(folder / "2") in message and "\n" not in message
     # The run falls back to the checkpoint before.
     checkpoints = open_checkpoints(folder)
+    assert checkpoints.newest() == (1 if damage == "empty the folder" else 2)
     capsys.readouterr()
     state = checkpoints.restore(shapes)
     assert equal(state, first)

@@ -144,7 +144,10 @@ class Checkpoints:
 
     def newest(self) -> int | None:
         """Return the newest step with a complete checkpoint; None if there is none."""
-        return next((int(p.name) for p in restore.list_checkpoints(self._folder)), None)
+        for path in restore.list_checkpoints(self._folder):
+            if restore.is_complete(path):
+                return int(path.name)
+        return None
 
     def describe_newest(self) -> str:
         """Describe the newest complete checkpoint, for messages."""

@@ -72,10 +72,9 @@ def find(path: str | os.PathLike) -> epath.Path:
     folders = (path / "best", path / "checkpoints", path)
     steps = next(filter(None, map(list_checkpoints, folders)), [])
     for candidate in steps or [path]:
-        if ocp.is_orbax_checkpoint(candidate) and _metadata_file(candidate).exists():
+        if is_complete(candidate):
             return candidate
-        # In an object store, a save in progress already has this name. On a disk, the
-        # name appears when the save is complete, so the checkpoint is damaged.
+        # On a disk, the name appears when a save is complete, so this one is damaged.
         if steps and not storage.is_remote(path):
             raise UserError(
                 f"{candidate} is damaged, it has no metadata; give another checkpoint"
@@ -90,6 +89,14 @@ def list_checkpoints(folder: epath.Path) -> list[epath.Path]:
     children = folder.iterdir() if folder.is_dir() else []
     steps = [p for p in children if p.name.isdecimal() and p.is_dir()]
     return sorted(steps, key=lambda p: int(p.name), reverse=True)
+
+
+def is_complete(checkpoint: epath.Path) -> bool:
+    """Return whether a checkpoint is complete and has its metadata.
+
+    In an object store, a save in progress already has its name.
+    """
+    return ocp.is_orbax_checkpoint(checkpoint) and _metadata_file(checkpoint).exists()
 
 
 def _metadata_file(checkpoint: epath.Path) -> epath.Path:
