@@ -179,7 +179,9 @@ def read_metadata(source: epath.Path) -> metadata_lib.Metadata:
 def fingerprint(source: epath.Path) -> str:
     """See `restore.fingerprint`."""
     if other := open_published(source):
-        return processes.call_on_main(other.fingerprint)
+        # In each process, as each reads files of its own: `workdir.claim` compares.
+        with processes.raise_in_all():
+            return other.fingerprint()
     return restore.fingerprint(source)
 
 
