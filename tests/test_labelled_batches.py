@@ -74,7 +74,7 @@ def test_batches_are_trimmed_to_the_smallest_length():
     sizes = [batch["input_ids"].shape[1] for batch in batches]
     halves = sum(sizes[:32]), sum(sizes[32:64])
     assert max(halves) < 1.5 * min(halves)
-    assert made.row_names(7)[0] == f"example {batches[7]['x'][0]}"
+    assert made.row_names(7)[0] == f"training row {batches[7]['x'][0]}"
 
 
 def test_sorted_batches_are_a_function_of_the_step():

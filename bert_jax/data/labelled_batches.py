@@ -84,9 +84,9 @@ class LabelledBatches(pipeline.Pipeline):
         super().__init__(self._make)
 
     def row_names(self, step: int) -> list[str]:
-        """Name the rows of a batch, for messages."""
+        """Name the rows of a batch, for messages. An example may have several."""
         items, _ = self._select(tf.constant(step, tf.int64))
-        return [f"example {self.index[i]}" for i in items.index.numpy()]
+        return [f"training row {self.index[i]}" for i in items.index.numpy()]
 
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
         items, size = self._select(step)
