@@ -211,6 +211,14 @@ def test_invalid_configs_are_refused(changes, message, pretrained, task, tmp_pat
         finetuning.finetune(make_config(pretrained, task, **changes), str(tmp_path))
 
 
+def test_left_to_right_encoders_cannot_tell_that_there_is_no_answer():
+    task = config.SquadConfig(no_answers=True, length=32, max_question=12, stride=8)
+    asked = config.FinetuneConfig(task=task)
+    encoder = config.EncoderConfig(causal=True)
+    with pytest.raises(UserError, match="no_answers=True does not go with a left-to-"):
+        finetuning._check_run(asked, encoder, None, None)
+
+
 def test_counts_of_a_description_are_listed():
     counts = {"train": 1240, "eval": 0}
     listed = finetuning.describe_counts(

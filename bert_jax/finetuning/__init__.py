@@ -74,8 +74,9 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
             processes.say(f"run {name}")
             scores[name], _ = _finetune_once(once, str(storage.path(folder) / name))
     summary = _as_json(summarise(scores))
-    if processes.is_main():
-        _write_results(storage.path(folder), summary)
+    with processes.raise_in_all():
+        if processes.is_main():
+            _write_results(storage.path(folder), summary)
     return summary
 
 
@@ -185,10 +186,11 @@ def _finetune_once(
                 "seed": config.seed,
             }
         )
-        if processes.is_main():
-            for name, predicted in predictions.items():
-                task.write(opened.folder, name, predicted)
-            _write_results(opened.folder, results)
+        with processes.raise_in_all():
+            if processes.is_main():
+                for name, predicted in predictions.items():
+                    task.write(opened.folder, name, predicted)
+                _write_results(opened.folder, results)
         return scores, results
 
 
@@ -291,6 +293,11 @@ def _check_run(
         raise UserError(
             f"reinit_layers={config.reinit_layers} is more than the "
             f"{encoder.num_distinct_layers} distinct layers of the encoder"
+        )
+    if encoder.causal and getattr(config.task, "no_answers", False):
+        raise UserError(
+            "task.no_answers=True does not go with a left-to-right encoder, whose "
+            "[CLS] has seen no question; use questions that all have answers"
         )
     # The share of padding does not depend on the parameters.
     known = dict.fromkeys(["loss", *objective.metrics, *task.metrics])
