@@ -219,6 +219,24 @@ def test_left_to_right_encoders_cannot_tell_that_there_is_no_answer():
         finetuning._check_run(asked, encoder, None, None)
 
 
+def test_processes_must_predict_the_same(monkeypatch):
+    """Each reads its own test files."""
+    rows = {"input_ids": np.array([[5, 7]], np.int32)}
+    other = {"input_ids": np.array([[5, 8]], np.int32)}
+    of_main = []
+    monkeypatch.setattr(
+        finetuning.processes,
+        "call_on_main",
+        lambda own: of_main[0] if of_main else of_main.append(own()) or own(),
+    )
+    for test in (rows, rows):
+        task = types.SimpleNamespace(held_out={"eval": rows, "test": test})
+        finetuning._check_that_all_predict_the_same(task)
+    task.held_out["test"] = other
+    with pytest.raises(UserError, match="process 0 has other test examples than"):
+        finetuning._check_that_all_predict_the_same(task)
+
+
 def test_counts_of_a_description_are_listed():
     counts = {"train": 1240, "eval": 0}
     listed = finetuning.describe_counts(

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 import tempfile
@@ -159,6 +160,7 @@ def _finetune_once(
         f"the examples at hand have {task.fingerprint}",
     )
     config = warm_start.fill_in_fingerprint(config, source)
+    _check_that_all_predict_the_same(task)
     run, engine = make_run(config, sharding.make_mesh(config.mesh), encoder, task)
     processes.say(describe_counts(task.description))
     with session.open_session(run, folder, tokenizer, ledger, task.settings) as opened:
@@ -192,6 +194,26 @@ def _finetune_once(
                     task.write(opened.folder, name, predicted)
                 _write_results(opened.folder, results)
         return scores, results
+
+
+def _check_that_all_predict_the_same(task: tasks.Task) -> None:
+    """Check that processes have the same held-out rows. No fingerprint has test sets.
+
+    Raises:
+      UserError: A process differs from process 0.
+    """
+    digest = hashlib.sha256()
+    for name, rows in task.held_out.items():
+        for key, values in rows.items():
+            digest.update(f"{name} {key} {values.shape}\n".encode() + values.tobytes())
+    own = digest.hexdigest()
+    main = processes.call_on_main(lambda: own)
+    with processes.raise_in_all():
+        if own != main:
+            raise UserError(
+                f"process {jax.process_index()} has other test examples than process "
+                "0; give all processes the same files"
+            )
 
 
 def describe_counts(description: dict[str, Any]) -> str:
