@@ -29,6 +29,7 @@ from bert_jax.training import (
     inference,
     interrupts,
     loop,
+    metrics_file,
     programs,
     restore,
     saving,
@@ -499,13 +500,15 @@ def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch
     begun = []
 
     def begin(asked, folder):
-        """Write the config as a run does, and let pretraining save a checkpoint."""
+        """Write config and reports as a run does, and let pretraining save again."""
         source = warm_start.find_checkpoint(asked, folder).path
         assert pathlib.Path(folder).name == f"seed-{asked.seed}"
         begun.append((asked.seed, pathlib.Path(source).name))
         started = config.to_dict(dataclasses.replace(asked, init_from=str(source)))
         pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
         (pathlib.Path(folder) / "config.json").write_text(json.dumps(started))
+        report = json.dumps({"step": 1, "split": "train"})
+        (pathlib.Path(folder) / metrics_file.FILE).write_text(report)
         steps = tmp_path / "pretraining/checkpoints"
         shutil.copytree(old, steps / str(len(begun)), dirs_exist_ok=True)
         return {"accuracy": 1.0}, {}
