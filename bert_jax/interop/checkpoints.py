@@ -179,7 +179,7 @@ def read_metadata(source: epath.Path) -> metadata_lib.Metadata:
 def fingerprint(source: epath.Path) -> str:
     """See `restore.fingerprint`."""
     if other := open_published(source):
-        # In each process, as each reads files of its own: `workdir.claim` compares.
+        # In each process, because each reads its own files; `workdir.claim` compares.
         with processes.raise_in_all():
             return other.fingerprint()
     return restore.fingerprint(source)
