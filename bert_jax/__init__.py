@@ -6,8 +6,8 @@ import os
 __version__ = "0.1.0"
 
 # On CPUs, jaxlib 0.10.2 computes some fusions of a product and a sum wrongly, such as
-# gradients of attention with one head of keys (jax-ml/jax, issue 39103). This leaves it
-# the fusions of single products. It must be set before the first computation.
+# gradients of attention with one head of keys (jax-ml/jax, issue 39103). With this flag
+# it fuses single products only. The flag counts if set before the first computation.
 _PRODUCTS_ONLY = (
     "--xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
 )

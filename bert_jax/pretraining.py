@@ -127,7 +127,8 @@ def make_run(
     The config has all fields filled in. A run that is only planned has no corpora.
 
     Raises:
-      UserError: The model or a batch cannot be split over the mesh.
+      UserError: The objective or a phase does not fit the encoders, or the model or a
+        batch cannot be split over the mesh.
     """
     config.check_encoders()
     config.check_phases_fit()

@@ -222,20 +222,23 @@ def test_left_to_right_encoders_cannot_tell_that_there_is_no_answer():
 
 def test_processes_must_predict_the_same(monkeypatch):
     """Each reads its own test files."""
-    rows = {"input_ids": np.array([[5, 7]], np.int32)}
-    other = {"input_ids": np.array([[5, 8]], np.int32)}
-    of_main = []
-    monkeypatch.setattr(
-        finetuning.processes,
-        "call_on_main",
-        lambda own: of_main[0] if of_main else of_main.append(own()) or own(),
-    )
-    for test in (rows, rows):
-        task = types.SimpleNamespace(held_out={"eval": rows, "test": test})
-        finetuning._check_that_all_predict_the_same(task)
-    task.held_out["test"] = other
+
+    def check(*ids):
+        rows = {"input_ids": np.array([ids], np.int32)}
+        task = types.SimpleNamespace(held_out={"test": rows})
+        finetuning._check_same_held_out_rows(task)
+
+    of_process_0 = []
+
+    def call_on_main(get):
+        of_process_0[:] = of_process_0 or [get()]  # the first call
+        return of_process_0[0]
+
+    monkeypatch.setattr(finetuning.processes, "call_on_main", call_on_main)
+    check(5, 7)
+    check(5, 7)
     with pytest.raises(UserError, match="process 0 has other test examples than"):
-        finetuning._check_that_all_predict_the_same(task)
+        check(5, 8)
 
 
 def test_counts_of_a_description_are_listed():

@@ -160,7 +160,7 @@ def _finetune_once(
         f"the examples at hand have {task.fingerprint}",
     )
     config = warm_start.fill_in_fingerprint(config, source)
-    _check_that_all_predict_the_same(task)
+    _check_same_held_out_rows(task)
     run, engine = make_run(config, sharding.make_mesh(config.mesh), encoder, task)
     processes.say(describe_counts(task.description))
     with session.open_session(run, folder, tokenizer, ledger, task.settings) as opened:
@@ -196,8 +196,10 @@ def _finetune_once(
         return scores, results
 
 
-def _check_that_all_predict_the_same(task: tasks.Task) -> None:
-    """Check that processes have the same held-out rows. No fingerprint has test sets.
+def _check_same_held_out_rows(task: tasks.Task) -> None:
+    """Check that all processes have the same rows to predict for.
+
+    The fingerprint of a task leaves out test sets.
 
     Raises:
       UserError: A process differs from process 0.

@@ -107,7 +107,11 @@ def _arithmetic(plan: Plan) -> Iterator[str]:
         bound = "lower bound" if clock else "unknown without a clock"
         yield row(
             "kernels, million cycles",
-            lambda p: _million(p.cost.kernel_cycles),
+            lambda p: (
+                "-"
+                if p.cost.kernel_cycles is None
+                else f"{p.cost.kernel_cycles / 1e6:,.2f}"
+            ),
             "by schedule or memory" if scheduled else f"{bound}; use --schedule",
         )
     if clock:
@@ -169,10 +173,6 @@ def _times(plan: Plan) -> Iterator[str]:
     yield _row("  all phases, chip-hours", cells)
     if known:
         yield "  Estimated and scheduled times do not include collectives."
-
-
-def _million(cycles: float | None) -> str:
-    return "-" if cycles is None else f"{cycles / 1e6:,.2f}"
 
 
 def gib(size: float) -> str:

@@ -147,6 +147,7 @@ def _examples(
     names, rows = task_files.parse_tsv(text)
     if not rows:
         raise UserError(f"{path} has no examples")
+    rows = [(line - bool(header), row) for line, row in rows]  # lines of the file
     columns = [
         name and task_files.find_column(f"{path} is not a file of {title}", names, name)
         for name in (task.text_a, task.text_b, task.label if labelled else "")
@@ -156,11 +157,11 @@ def _examples(
     if len(broken) > (_MAX_INCOMPLETE * len(rows) if labelled else 0):
         raise UserError(
             f"{path}: {len(broken)} of {len(rows)} rows do not have {size} "
-            f"fields, line {broken[0] - bool(header)} first; is this a file of {title}?"
+            f"fields, line {broken[0]} first; is this a file of {title}?"
         )
     examples = []
     for line, row in rows:
         if len(row) == size:
             fields = ["" if column == "" else row[column] for column in columns]
-            examples.append(Example(*fields, f"{path}, line {line - bool(header)}"))
+            examples.append(Example(*fields, f"{path}, line {line}"))
     return examples, len(broken)

@@ -23,8 +23,9 @@ LANES = 128
 QUERY_CHUNK = 128
 # Longer rows are cut into pieces.
 MAX_LENGTH = 1024
-# Longest row of a v4's core, which has 16 MiB, for all options of attention.
-MAX_LENGTH_ON_V4 = 8192
+# Longest row whose attention fits the default memory limit of 16 MiB with all options.
+# A core of v4 has no more.
+MAX_LENGTH_IN_16_MIB = 8192
 # Larger windows would make pieces of long rows much longer than what they compute.
 MAX_WINDOW = 128
 HEAD_SIZES = (32, 64, 128)
@@ -38,7 +39,7 @@ LARGE_CORES = ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e")
 FEED_FORWARD_MEMORY = 112 * 2**20
 # Predictions in a block of the kernels for the cross entropy.
 CROSS_ENTROPY_ROWS = 512
-# Part of the memory of a v4's core that blocks of their factors may use.
+# Part of these 16 MiB that blocks of the factors of logits may use.
 _CROSS_ENTROPY_MEMORY = 11 * 2**20
 # Smaller float32 logits mostly stay in the chip's memory, where plain operations are
 # faster (docs/log.md, 2026-11-29).
@@ -121,8 +122,8 @@ def _attention_on_tpu(config, batch, length, has_dropout, in_pieces):
         yield config.dtype != "bfloat16", f"distances are {config.dtype}, not bfloat16"
     yield _too_much_float32(config, length)
     yield (
-        device_kind() == "TPU v4" and length > MAX_LENGTH_ON_V4 and not in_pieces,
-        f"rows of more than {MAX_LENGTH_ON_V4} tokens on TPU v4",
+        device_kind() == "TPU v4" and length > MAX_LENGTH_IN_16_MIB and not in_pieces,
+        f"rows of more than {MAX_LENGTH_IN_16_MIB} tokens on TPU v4",
     )
     yield (
         length > MAX_LENGTH and has_dropout,
@@ -217,7 +218,7 @@ def _cross_entropy_on_tpu(config, batch, predictions, logits_reader):
 
 
 def cross_entropy_columns(embedding_columns: int) -> int | None:
-    """Return the tokens in a block of logits that fits a core's memory, or None."""
+    """Return how many tokens a block of logits has that fits a core, or None."""
     for size in (1024, 512, 256):
         # Two blocks of predictions and two of the table, in bfloat16.
         blocks = 2 * 2 * (CROSS_ENTROPY_ROWS + size) * embedding_columns

@@ -14,17 +14,17 @@ from jax.experimental.pallas import tpu as pltpu
 from bert_jax.model.kernels import tpu_attention_passes as passes
 from bert_jax.model.kernels import tpu_attention_scores as scores_lib
 from bert_jax.model.kernels import tpu_distances, tpu_rotations
-from bert_jax.model.kernels.decisions import LANES, device_kind
+from bert_jax.model.kernels.decisions import (
+    LANES,
+    MAX_LENGTH_IN_16_MIB,
+    device_kind,
+)
 
 # Names of the tables of distances.
 DISTANCES = "key_distances", "query_distances"
 
 # Positions times columns of a program: a few of such arrays fit the chip's memory.
 _BLOCK = 96 * 1024
-
-# Longest row whose float32 gradients of queries fit the default memory limit, which is
-# all that a core of v4 has.
-_MAX_LENGTH_BY_DEFAULT = 8192
 
 
 def run(options, *arrays):
@@ -301,11 +301,11 @@ def _run_program(grid, kernel, names, counters, *references):
 def _memory_limit(length, dtype):
     """Return the memory limit of a kernel in bytes; None: the default."""
     is_float32 = dtype == jnp.float32
-    is_long = length > _MAX_LENGTH_BY_DEFAULT
+    is_long = length > MAX_LENGTH_IN_16_MIB
     if not is_long and (not is_float32 or device_kind() == "TPU v4"):
         return None
     limit = 2**25 if is_float32 else 2**24
-    return limit + 4 * LANES * max(0, length - _MAX_LENGTH_BY_DEFAULT)
+    return limit + 4 * LANES * max(0, length - MAX_LENGTH_IN_16_MIB)
 
 
 def _block_width(length, size):
