@@ -311,6 +311,23 @@ def test_scores_and_files(files, wordpiece, tmp_path):
     assert [json.loads(line)["choice"] for line in lines] == ["in", "a"]
 
 
+def test_a_test_file_with_more_choices_leaves_training_batches_alone(
+    files, wordpiece, tmp_path
+):
+    wider = tmp_path / "wider.csv"
+    wider.write_text("the value,a,the name,,,A\nis,of,in,to,the name,D\n")
+    task = make(files, wordpiece, test=str(wider))
+    objective = task.objective(OBJECTIVE.encoder)
+    assert objective == OBJECTIVE
+    assert task.train["input_ids"].shape == (2, 3, 16)
+    assert task.held_out["eval"]["input_ids"].shape == (1, 3, 16)
+    assert task.held_out["test"]["input_ids"].shape == (2, 4, 16)
+    params = params_of(objective.init)
+    outputs = jax.jit(objective.outputs)
+    four = outputs(params, task.held_out["test"])["logits"]
+    assert_close(four[:, :3], outputs(params, task.train)["logits"], 1e-5)
+
+
 def test_the_fingerprint_is_of_questions_and_answers(files, wordpiece, tmp_path):
     first = make(files, wordpiece).fingerprint
     assert make(files, wordpiece, test="").fingerprint == first

@@ -139,11 +139,12 @@ class MultiTextObjective(LabelledObjective):
         self, params: Any, batch: Batch, keys: UInt32[Array, " B"] | None
     ) -> Float[Array, "B C D"]:
         """Return the output of the model for each text."""
+        num_texts = batch["input_ids"].shape[1]
         texts = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), Inputs.of(batch))
         if keys is not None:
             # A key for each text. The name stays, so that runs resume.
             keys = randomness.fold_in(keys, "choices")
-            by_text = [randomness.fold_in(keys, i) for i in range(self.num_texts)]
+            by_text = [randomness.fold_in(keys, i) for i in range(num_texts)]
             keys = jnp.stack(by_text, axis=1).reshape(-1)  # [B * C]
         outputs = self.model.apply({"params": params}, texts, dropout_keys=keys)
-        return outputs.reshape(-1, self.num_texts, outputs.shape[-1])
+        return outputs.reshape(-1, num_texts, outputs.shape[-1])

@@ -48,10 +48,8 @@ def choose(
         questions_read.append(
             choice_files.Question(i + 1, question, tuple(texts), choice_files.UNKNOWN)
         )
-    num_choices = max((len(each.choices) for each in questions_read), default=1)
-    rows, truncated = choice.make_rows(
-        questions_read, model.tokenizer, config.length, num_choices
-    )
+    rows, truncated = choice.make_rows(questions_read, model.tokenizer, config.length)
+    num_choices = rows["input_ids"].shape[1]
     objective = objectives_choice.Choice(model.encoder, num_choices)
     outputs = model.engine(objective).outputs(rows, max(1, BATCH_SIZE // num_choices))
     chosen = []

@@ -33,7 +33,10 @@ class Choice:
             for name, path in paths.items()
         }
         questions = {name: file.questions for name, file in self._files.items()}
-        self._num_choices = max(len(q.choices) for qs in questions.values() for q in qs)
+        # A test file is not part of the run, so it must not change training batches.
+        self._num_choices = max(
+            len(q.choices) for name in ("train", "eval") for q in questions[name]
+        )
         rows = {
             name: make_rows(qs, tokenizer, config.length, self._num_choices)
             for name, qs in questions.items()
@@ -91,11 +94,12 @@ def make_rows(
     questions: Sequence[Question],
     tokenizer: tokenizer_lib.Tokenizer,
     length: int,
-    num_choices: int,
+    min_choices: int = 1,
 ) -> tuple[Arrays, np.ndarray]:
     """Encode each choice of each question as [CLS] question [SEP] choice [SEP].
 
-    Missing choices of questions with fewer than `num_choices` are all padding.
+    C is the largest number of choices, at least `min_choices`. Missing choices are all
+    padding.
 
     Returns:
       input_ids, segment_ids int32 [R, C, L], attention_mask bool [R, C, L], labels
@@ -105,6 +109,7 @@ def make_rows(
     asked = tokenizer.encode_batch([question.question for question in questions])
     answers = [text for question in questions for text in question.choices]
     counts = [len(question.choices) for question in questions]
+    num_choices = max([*counts, min_choices])
     row = np.repeat(np.arange(len(questions)), counts)
     column = np.array([i for count in counts for i in range(count)], int)
     pairs, is_truncated = token_rows.join_pairs(
