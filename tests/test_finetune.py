@@ -547,6 +547,10 @@ def test_undefined_scores(pretrained, task, tmp_path, monkeypatch):
     assert results["scores"]["other"].pop("undefined") == 3
     assert set(results["scores"]["other"].values()) == {None}
     assert results["best"] == {"run": "seed-2", "by": "pearson"}
+    loss = dataclasses.replace(config, keep_best="loss")
+    assert finetuning.finetune(loss, str(tmp_path))["best"]["by"] == "pearson"
+    other = dataclasses.replace(config, keep_best="other")
+    assert finetuning.finetune(other, str(tmp_path))["best"]["by"] == "other"
     text = (tmp_path / "results.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail)["runs"] == {
         "seed-0": {"pearson": None, "other": None},

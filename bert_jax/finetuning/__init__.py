@@ -74,7 +74,7 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
             once = dataclasses.replace(config, seed=seed, repeats=1)
             processes.say(f"run {name}")
             scores[name], _ = _finetune_once(once, str(storage.path(folder) / name))
-    summary = _as_json(summarise(scores))
+    summary = _as_json(summarise(scores, config.keep_best))
     with processes.raise_in_all():
         if processes.is_main():
             _write_results(storage.path(folder), summary)
@@ -94,24 +94,25 @@ def _check_repeats(repeats: int, folder: storage.Path) -> None:
         )
 
 
-def summarise(scores: dict[str, dict[str, float]]) -> dict[str, Any]:
+def summarise(scores: dict[str, dict[str, float]], keep_best: str) -> dict[str, Any]:
     """Return the scores of several runs by name, their statistics, and the best run.
 
     Statistics are of the defined values: a correlation may be NaN. The standard
-    deviation is a sample's (N - 1). The first score decides on the best.
+    deviation is a sample's (N - 1). The best run has the largest `keep_best`, or the
+    largest first score if `keep_best` is "" or a loss.
     """
     values = {
         name: [run[name] for run in scores.values()]
         for name, value in next(iter(scores.values())).items()
         if isinstance(value, int | float)
     }
-    first = next(iter(values))
+    by = keep_best if keep_best in values else next(iter(values))
     # NaN compares False with everything.
-    best = max(scores, key=lambda run: np.nan_to_num(scores[run][first], nan=-np.inf))
+    best = max(scores, key=lambda run: np.nan_to_num(scores[run][by], nan=-np.inf))
     return {
         "runs": scores,
         "scores": {name: _statistics(x) for name, x in values.items()},
-        "best": {"run": best, "by": first},
+        "best": {"run": best, "by": by},
     }
 
 
