@@ -64,12 +64,12 @@ def finetuned(pretrained, task, tmp_path_factory):
     return folder / "run", finetuning.finetune(made, str(folder / "run")), made
 
 
-def test_config_overrides_dropout_and_dtype_of_the_encoder():
+def test_config_overrides_dropout_and_computation_of_the_encoder():
     pretrained = config.EncoderConfig(
         num_layers=3, dtype="float32", remat="layer", initializer_range=0.5
     )
     changes = {"dropout_rate": 0.2, "attention_dropout_rate": 0.3}
-    for more in ({}, {"dtype": "bfloat16", "kernels": "off"}):
+    for more in ({}, {"dtype": "bfloat16", "kernels": "off", "remat": "none"}):
         asked = config.FinetuneConfig(**changes, **more)
         expected = dataclasses.replace(pretrained, **changes, **more)
         assert initialise.resolve_encoder(asked, pretrained) == expected
