@@ -397,8 +397,7 @@ def test_parameters_without_a_class_are_ignored(tmp_path):
     model, _ = native_model(masked_lm.MaskedLm(TINY, IN_ORDER))
     done = convert.export(model, str(tmp_path / "bert"))
     assert done.name == "BertForMaskedLM"
-    pooler = ["encoder/pooler/bias", "encoder/pooler/kernel"]
-    assert done.ignored == [*pooler, "sop_head/bias", "sop_head/kernel"]
+    assert done.ignored == ["sop_head/bias", "sop_head/kernel"]
     xlnet = dataclasses.replace(TINY, positions="relative")
     for name, objective in (
         ("XLNetModel", masked_lm.MaskedLm(xlnet)),
@@ -411,6 +410,22 @@ def test_parameters_without_a_class_are_ignored(tmp_path):
         assert heads <= {*done.ignored}
         kept = {path: x for path, x in expected.items() if path not in done.ignored}
         saved.assert_came_back(tmp_path / name, kept)
+
+
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_a_pooler_beside_a_head_for_masked_tokens_is_kept(family, tmp_path):
+    """As ALBERT was published, and as `transformers` 3 saved BertForMaskedLM."""
+    pretraining = {"bert": "pretraining", "albert": "albert_pretraining"}[family]
+    source = published.write(pretraining, tmp_path / "source")
+    arrays = published.arrays_of(source)
+    without = ("cls.seq_relationship", "sop_classifier")
+    kept = {n: x for n, x in arrays.items() if not n.startswith(without)}
+    assert len(kept) == len(arrays) - 2
+    published.write_arrays(source, kept)
+    for begin, end in (("source", "native"), ("native", "huggingface")):
+        done = convert.convert(str(tmp_path / begin), str(tmp_path / end), end)
+        assert not (done.missing or done.ignored)
+    assert_same(published.arrays_of(tmp_path / "huggingface"), kept)
 
 
 def test_a_pooler_that_no_head_reads_does_not_matter(tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.interop.families.family import CAUSAL_LM, POOLED, Family
+from bert_jax.interop.families.family import CAUSAL_LM, MASKED_LM, POOLED, Family
 from bert_jax.interop.safetensors import LazyArray
 from bert_jax.model import parameters
 
@@ -77,8 +77,10 @@ class ModelSpec:
 
     @property
     def heads(self) -> list[str]:
-        """First parts of the paths of the heads and the pooler that have arrays."""
+        """First parts of the paths of the heads and the pooler that the class has."""
         absent = absent_parts(self.encoder.prediction_head)
+        if self.purpose == MASKED_LM:
+            absent += ("encoder/pooler",)  # only older folders have its arrays
         heads = [
             p if p.startswith("encoder/") else p.split("/")[0]
             for p in self.parts

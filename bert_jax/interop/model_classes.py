@@ -66,10 +66,7 @@ _PRETRAINING: dict[str, tuple[Any, Any]] = {
     ),
 }
 # `segments` of the objective with the heads of a class.
-_SEGMENTS = {
-    **{purpose: segments for segments, purpose in _PAIR_PURPOSES.items()},
-    BARE: "next_sentence",  # has a pooler
-}
+_SEGMENTS = {purpose: segments for segments, purpose in _PAIR_PURPOSES.items()}
 
 
 def purpose_of_arrays(
@@ -196,7 +193,10 @@ def _pretraining(
         purpose, (masked_lm.MaskedLm, config_lib.MaskedLmConfig())
     )
     settings = dataclasses.replace(settings, segments=_SEGMENTS.get(purpose, segments))
-    objective = make(encoder, settings)
+    # A folder may have a pooler, whatever its class.
+    is_masked = purpose in (BARE, MASKED_LM)
+    with_pooler = dataclasses.replace(settings, segments="next_sentence")
+    objective = make(encoder, with_pooler if is_masked else settings)
     if purpose == BARE:
         return {"kind": "bare encoder"}, objective
     return {"kind": "pretraining", "objective": config_lib.to_dict(settings)}, objective

@@ -215,6 +215,7 @@ def _shapes(
             f"{encoder.num_distinct_layers}"
         )
     initial = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+    heads = tuple(f"{head}/" for head in spec.heads)
     shapes, absent = {}, []
     for path, leaf in parameters.flatten(initial).items():
         names = huggingface.names(path, spec)
@@ -225,7 +226,8 @@ def _shapes(
         if missing and (is_encoder or len(missing) < len(names)):
             raise UserError(f"{source} has no array {missing[0]}")
         if missing:
-            absent.append(path)
+            if path.startswith(heads):
+                absent.append(path)
             continue
         wanted = huggingface.array_shape(path, leaf.shape, spec) if names else ()
         for name in names:

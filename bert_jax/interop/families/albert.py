@@ -36,7 +36,7 @@ ALBERT = family.Family(
             **_HEAD,
             "sop_head": "sop_classifier.classifier",
         },
-        family.MASKED_LM: _HEAD,
+        family.MASKED_LM: {**_POOLER, **_HEAD},
         family.BARE: _POOLER,
     },
     exports=lambda encoder, purpose, tokenizer: bool(encoder.num_layer_groups),

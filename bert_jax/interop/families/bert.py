@@ -83,7 +83,7 @@ BERT = family.Family(
             **MASKED_LM,
             "nsp_head": "cls.seq_relationship",
         },
-        family.MASKED_LM: MASKED_LM,
+        family.MASKED_LM: {**_POOLER, **MASKED_LM},
         family.BARE: _POOLER,
     },
     exports=lambda encoder, purpose, tokenizer: True,
