@@ -45,7 +45,7 @@ REFUSED_CONFIGS = {
         ({"num_attention_heads": 5}, "num_heads=5 does not divide hidden"),
         ({"num_hidden_layers": 2}, "has arrays of 3 layers; .* says 2"),
         ({"vocab_size": 44}, "has 45 tokens, the model 44 "),
-        ({"vocab_size": 46}, "has 45 tokens, the model 46 .* or the next"),
+        ({"vocab_size": 1069}, "has 45 tokens, the model 1069 .* or up to 1023"),
         ({"vocab_size": 48}, r"\(45, 32\); expected \(48, 32\) from conf"),
         ({"architectures": ["BertForSlots"]}, "reads BertForMaskedLM, .*, BertModel"),
     ],
@@ -275,14 +275,15 @@ def test_arrays_of_other_shapes_are_refused(folder):
         refused(source, rf"bert.encoder.layer.0.\*, as BERT has .*, but {wrapper}.bert")
 
 
-def test_embeddings_may_be_padded_to_a_power_of_two():
+def test_embeddings_may_have_rows_without_a_token():
+    check = published_lib._check_vocabulary
     for tokens, rows in (
         (30522, 30522),
         (30522, 30528),  # to 8, 16, 32 and 64
         (30522, 30592),  # to 128
         (50265, 51200),  # to 1024
     ):
-        published_lib._check_vocabulary("x", "config.json", tokens, rows)
+        check("x", "config.json", tokens, rows, tokens_are_lines=True)
     # The first one lacks a line of the vocabulary.
     for tokens, rows in (
         (30521, 30522),
@@ -291,7 +292,12 @@ def test_embeddings_may_be_padded_to_a_power_of_two():
         (30522, 30521),
     ):
         with pytest.raises(UserError, match="vocab_size in config.json"):
-            published_lib._check_vocabulary("x", "config.json", tokens, rows)
+            check("x", "config.json", tokens, rows, tokens_are_lines=True)
+    # Multilingual MiniLM: XLM-R's SentencePiece, in which no token can be missing.
+    check("x", "config.json", 250002, 250037, tokens_are_lines=False)
+    for rows in (250001, 251026):
+        with pytest.raises(UserError, match="expected the same .* or up to 1023 more"):
+            check("x", "config.json", 250002, rows, tokens_are_lines=False)
 
 
 def test_vocabularies_that_do_not_fit_are_refused(folder):

@@ -70,14 +70,23 @@ def read(folder: pathlib.Path) -> published.Published:
             name: _first_row(array) if name.endswith(_SEGMENTS) else array
             for name, array in arrays.items()
         }
-    if (folder / PIPELINE_FILE).exists():
+    has_pipeline = (folder / PIPELINE_FILE).exists()
+    if has_pipeline:
         special_token_layout.check(
             str(folder),
             tokenizer,
             cls_is_last=config.family.cls_is_last,
             has_segments=has_segments,
         )
-    return published.assemble(str(folder), files, config, tokenizer, arrays)
+    has_vocab_txt = (folder / tokenizer_files.WORDPIECE).exists()
+    return published.assemble(
+        str(folder),
+        files,
+        config,
+        tokenizer,
+        arrays,
+        tokens_are_lines=has_vocab_txt and not has_pipeline,
+    )
 
 
 def _first_row(array: LazyArray) -> LazyArray:

@@ -102,8 +102,12 @@ def assemble(
     config: ConfigFile,
     tokenizer: Tokenizer,
     arrays: dict[str, LazyArray],
+    *,
+    tokens_are_lines: bool,
 ) -> Published:
     """Assemble a checkpoint from its files, and check that they fit together.
+
+    `tokens_are_lines` says that the vocabulary is a `vocab.txt`.
 
     Raises:
       UserError: The files contradict each other, or the encoder is incomplete.
@@ -147,22 +151,35 @@ def assemble(
         spec, config, tokenizer, arrays
     )
     name = config.file.path.name
-    _check_vocabulary(source, name, tokenizer.vocab_size, encoder.vocab_size)
+    sizes = tokenizer.vocab_size, encoder.vocab_size
+    _check_vocabulary(source, name, *sizes, tokens_are_lines=tokens_are_lines)
     shapes, missing = _shapes(source, name, spec, objective, arrays)
     return Published(
         source, files, spec, metadata, arrays, tuple(ignored), shapes, tuple(missing)
     )
 
 
-def _check_vocabulary(source: str, config_name: str, tokens: int, rows: int) -> None:
-    """Check that the rows of an embedding fit the tokens of the vocabulary."""
+def _check_vocabulary(
+    source: str, config_name: str, tokens: int, rows: int, *, tokens_are_lines: bool
+) -> None:
+    """Check that the rows of an embedding fit the tokens of the vocabulary.
+
+    If a line of a `vocab.txt` is missing, all later tokens have wrong ids. So there,
+    rows without a token must be padding.
+    """
     padded = {-(-tokens // multiple) * multiple for multiple in _MULTIPLES}
-    if rows not in padded | {tokens}:
+    if tokens_are_lines:
+        fits = rows in padded | {tokens}
+        limit = f"the next multiple of {', '.join(map(str, _MULTIPLES))}"
+    else:
+        fits = tokens <= rows < tokens + _MULTIPLES[-1]
+        limit = f"up to {_MULTIPLES[-1] - 1} more"
+    if not fits:
         raise UserError(
             f"{source}: the vocabulary has {tokens} tokens, the model {rows} "
-            f"(vocab_size in {config_name}); expected the same number, or the next "
-            f"multiple of {', '.join(map(str, _MULTIPLES))}; use this model's own "
-            f"vocabulary, or save it after resize_token_embeddings({tokens})"
+            f"(vocab_size in {config_name}); expected the same number, or {limit}; use "
+            "this model's own vocabulary, or save it after "
+            f"resize_token_embeddings({tokens})"
         )
 
 

@@ -118,6 +118,7 @@ def read(path: pathlib.Path) -> published.Published:
         if is_albert
         else tokenizer_files.read_google(folder),
         arrays,
+        tokens_are_lines=not is_albert,
     )
 
 

@@ -39,7 +39,7 @@ _FIRST_TOKENS = {
     "XLMRoberta": ("<s>", "<pad>", "</s>", "<unk>"),
 }
 _BYTE_BPE = ("vocab.json", "merges.txt")
-_WORDPIECE = "vocab.txt"
+WORDPIECE = "vocab.txt"
 # Longest word of `transformers`' BERT tokenizers, in characters.
 _LONGEST_WORD = 100
 # Classes of `transformers` that split the texts of older folders as bert_jax does.
@@ -126,12 +126,12 @@ def _older_pipeline(
         files = [(folder / name).read_bytes() for name in _BYTE_BPE]
         space = settings.get("add_prefix_space", False)
         return pipelines.byte_bpe(*pipelines.parse_byte_bpe(*files), space, settings)
-    if not (folder / _WORDPIECE).exists():
+    if not (folder / WORDPIECE).exists():
         # Corpora and converted checkpoints have it one level below.
         below = folder / "tokenizer"
         hint = f"; give {below}" if (below / PIPELINE_FILE).exists() else ""
         raise UserError(
-            f"there is no {PIPELINE_FILE}, {_WORDPIECE}, {_SENTENCEPIECE}, {_DEBERTA}, "
+            f"there is no {PIPELINE_FILE}, {WORDPIECE}, {_SENTENCEPIECE}, {_DEBERTA}, "
             f"{_FAIRSEQ}, or {' with '.join(_BYTE_BPE)}{hint}"
         )
     for name in ("tokenize_chinese_chars", "do_basic_tokenize"):
@@ -141,7 +141,7 @@ def _older_pipeline(
                 "bert_jax splits Chinese characters and punctuation"
             )
     strip_accents = settings.get("strip_accents", lower_case)
-    tokens = pipelines.parse_wordpiece((folder / _WORDPIECE).read_bytes())
+    tokens = pipelines.parse_wordpiece((folder / WORDPIECE).read_bytes())
     return pipelines.wordpiece(
         tokens, lower_case, strip_accents, _LONGEST_WORD, settings
     )
@@ -173,7 +173,7 @@ def read_google(folder: pathlib.Path) -> Tokenizer:
     """Read the `vocab.txt` in a folder of google-research/bert or electra."""
     settings = tokenizer_settings.read(folder)
     return read_wordpiece(
-        folder / _WORDPIECE,
+        folder / WORDPIECE,
         settings.get("do_lower_case"),
         settings.get("strip_accents"),
     )
@@ -306,6 +306,6 @@ def write_wordpiece(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
     # A line for each id. An id that the vocabulary skips gets a token that no text has.
     lines = [token or f"[unused-{i}]" for i, token in enumerate(tokenizer.tokens)]
     content = "".join(f"{line}\n" for line in lines)
-    (folder / _WORDPIECE).write_text(content, encoding="utf-8")
+    (folder / WORDPIECE).write_text(content, encoding="utf-8")
     settings = {"do_lower_case": lower_case, "strip_accents": strip_accents}
     json_files.write(folder / SETTINGS_FILE, settings)
