@@ -128,8 +128,14 @@ def test_build_without_documents_leaves_nothing(wordpiece, url):
         build.build(source, build.Settings(), wordpiece, url, workers=1)
 
 
-@pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".parquet"])
-@pytest.mark.parametrize("call", ["cat_file", "open", "readinto"])
+@pytest.mark.parametrize(
+    ("call", "ending"),
+    [
+        ("cat_file", ""),
+        ("open", ""),
+        *(("readinto", ending) for ending in ("", ".gz", ".zst", ".parquet")),
+    ],
+)
 def test_a_store_that_fails_while_text_is_read(call, ending, url, monkeypatch):
     content = COMPRESS.get(ending, bytes)(b"Some words. " * 10_000)
     STORE.pipe_file(f"{url}/a{ending}", content)

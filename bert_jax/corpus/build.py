@@ -68,7 +68,6 @@ def build(
     planned = sources.plan(source)
     job = splits.Job(source, settings, tokenizer, os.fspath(output))
     identity = build_state.identity(job, planned)
-    storage.check_reachable(folder)
     if _is_complete(folder, identity):
         # A killed build may have left its state. The disk may be read-only.
         with contextlib.suppress(UserError, Unavailable):

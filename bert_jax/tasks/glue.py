@@ -100,7 +100,6 @@ def read(name: str, folder: str) -> tuple[ExampleSets, dict[str, Any]]:
             f"task.folder is empty; pass --config.task.folder=DIR, {advice}"
         )
     above = storage.path(folder)
-    storage.check_reachable(above)
     folders = above / title, above
     # The diagnostic set, which models for MNLI predict, lies beside the tasks.
     beside = above / "diagnostic", above.parent / "diagnostic"

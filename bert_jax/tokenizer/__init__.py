@@ -376,7 +376,6 @@ class Tokenizer:
           UserError: A file is missing or damaged, or a special token is missing.
         """
         folder = storage.path(folder)
-        storage.check_reachable(folder)
         if not (folder / PIPELINE_FILE).exists():
             raise UserError(
                 f"no tokenizer in {folder}: {PIPELINE_FILE} is missing; "
