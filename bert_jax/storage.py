@@ -180,7 +180,7 @@ def reading(where: str | os.PathLike) -> Iterator[None]:
     """Context that turns a failure to read or parse a file into an error of one line.
 
     Raises:
-      UserError: The file is missing or damaged, or what it says is invalid.
+      UserError: The file is missing or damaged, or its content is invalid.
       Unavailable: The failure is transient.
     """
     try:

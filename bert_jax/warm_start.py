@@ -79,7 +79,7 @@ def fill_in_fingerprint(config: T, source: PretrainedCheckpoint) -> T:
     Raises:
       UserError: The parameters have changed since the run started.
     """
-    # Each host may have its own path, and the saved config has that of process 0 only.
+    # Each host may have its own path. The saved config has the path of process 0.
     known = processes.call_on_main(lambda: source.fingerprint)
     return config_lib.fill_in(
         config,

@@ -153,8 +153,8 @@ def kernels(shape=(8, 250), columns=128, tensor=1, bias=True, **fields):
         logits = cross_entropy.VocabularyLogits(
             x, table, offsets if bias else None, encoder
         )
-        terms = metric_sums.loss_and_accuracy("mlm", logits, labels, weights)
-        return terms["mlm_loss"].sum
+        sums = metric_sums.loss_and_accuracy("mlm", logits, labels, weights)
+        return sums["mlm_loss"].sum
 
     with sharding.use(mesh):
         traced = jax.jit(jax.grad(loss)).trace(*shapes_of(shape, 30592, columns))

@@ -58,8 +58,8 @@ def test_rows_of_the_teacher_beyond_the_tokens_do_not_count():
                 values = flat[path].at[:tokens].set(values[:tokens])
             flat[path] = values
         params = student | parameters.unflatten(flat)
-        terms = sums_of(distilled(teacher_encoder=encoder), params, batch)
-        losses.append(metric_sums.ratio(terms["teacher_loss"]))
+        sums = sums_of(distilled(teacher_encoder=encoder), params, batch)
+        losses.append(metric_sums.ratio(sums["teacher_loss"]))
     assert losses[0] == pytest.approx(losses[1], rel=1e-6) and losses[0] > 0
 
 
@@ -94,8 +94,8 @@ def test_the_loss_equals_its_restatement(temperature):
     assert got["teacher_accuracy"].sum == (agree * weights).sum()
     alone = sums_of(masked_lm.MaskedLm(TINY), student, batch)
     assert set(got) - set(alone) == {"teacher_loss", "teacher_accuracy"}
-    for name, term in alone.items():
-        np.testing.assert_allclose(got[name], term, rtol=1e-6)
+    for name, value in alone.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-6)
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
@@ -135,13 +135,13 @@ def test_hidden_states_change_no_other_loss():
     batch, keys = random_batch(), jnp.arange(8, dtype=jnp.uint32)
     plain = distilled(teacher_encoder=DEEP)
     params = {**params_of(plain.init, 2), **teacher(DEEP)}
-    terms = [
+    sums = [
         sums_of(objective, params, batch, keys)
         for objective in (plain, distilled(**HIDDEN))
     ]
-    assert {*terms[1]} - {*terms[0]} == {"hidden_loss"}
-    for name, term in terms[0].items():
-        np.testing.assert_allclose(terms[1][name], term, rtol=1e-5)
+    assert {*sums[1]} - {*sums[0]} == {"hidden_loss"}
+    for name, value in sums[0].items():
+        np.testing.assert_allclose(sums[1][name], value, rtol=1e-5)
 
 
 # ---- runs

@@ -83,7 +83,7 @@ def keys(purpose, rows=range(2 * ROWS)):
 
 
 def measure(name, batch, *, dropout=range(ROWS), sampling=range(ROWS)):
-    """Return the terms of `ROWS` rows with the keys of some rows."""
+    """Return the sums of `ROWS` rows with the keys of some rows."""
     both_keys = keys("dropout", dropout), keys("sampling", sampling)
     return sums_of(OBJECTIVES[name], random_params(name), batch, *both_keys)
 
@@ -94,17 +94,17 @@ def small_batch(name, seed=0):
 
 @functools.cache
 def with_dropout(name):
-    """Return the gradient of the loss of a batch with dropout, and its terms."""
+    """Return the gradient of the loss of a batch with dropout, and its sums."""
     objective, batch = OBJECTIVES[name], batch_of(OBJECTIVES[name])
     both_keys = keys("dropout"), keys("sampling")
-    (_, terms), gradient = loss_and_gradient(
+    (_, sums), gradient = loss_and_gradient(
         objective, random_params(name), batch, *both_keys
     )
-    return gradient, terms
+    return gradient, sums
 
 
 @each
-def test_terms_have_the_declared_names(name):
+def test_metrics_have_the_declared_names(name):
     objective, batch = OBJECTIVES[name], small_batch(name)
     got = measure(name, batch)
     assert set(got) == set(objective.metrics)
@@ -116,9 +116,9 @@ def test_terms_have_the_declared_names(name):
     for loss in objective.loss_weights:
         assert counts[loss] == got[loss].count > 0
     assert all(weight > 0 for weight in objective.loss_weights.values())
-    for term in got.values():
-        assert term.sum.dtype == term.count.dtype == jnp.float32
-        assert term.sum.shape == term.count.shape == ()
+    for metric in got.values():
+        assert metric.sum.dtype == metric.count.dtype == jnp.float32
+        assert metric.sum.shape == metric.count.shape == ()
 
 
 @each
@@ -158,7 +158,7 @@ def test_every_parameter_has_a_finite_nonzero_gradient(name):
 
 
 @each
-def test_terms_of_micro_batches_add_up(name):
+def test_metrics_of_micro_batches_add_up(name):
     if name == "embedding":
         pytest.skip("each row is compared with all others of its batch")
     batch = batch_of(OBJECTIVES[name])

@@ -97,7 +97,7 @@ def test_disentangled_embeddings_split_the_gradient_of_tied_ones():
         assert not any(np.any(leaf) for leaf in jax.tree.leaves(still))
 
 
-def test_terms_of_replaced_tokens_by_hand():
+def test_metrics_of_replaced_tokens_by_hand():
     """Losses, shares and accuracies from the logits of both halves, in NumPy."""
     objective = replaced_tokens.ReplacedTokens(
         TINY, config.ReplacedTokensConfig(generator_size=0.5)
@@ -108,8 +108,8 @@ def test_terms_of_replaced_tokens_by_hand():
     distinct = [rng.permutation(np.arange(1, 10))[:4] for _ in range(8)]
     batch["mlm_positions"] = jnp.sort(jnp.array(distinct, jnp.int32), axis=1)
     sampling_keys = randomness.row_keys(1, "sampling", jnp.int32(0), jnp.arange(8))
-    terms = jax.jit(functools.partial(objective.sums, dropout_keys=None))
-    got = terms(params, batch, sampling_keys=sampling_keys)
+    sums_of_batch = jax.jit(functools.partial(objective.sums, dropout_keys=None))
+    got = sums_of_batch(params, batch, sampling_keys=sampling_keys)
     model, variables, inputs = objective.model, {"params": params}, Inputs.of(batch)
     apply = jax.jit(model.apply, static_argnames="method")
     logits = apply(variables, inputs, batch["mlm_positions"], method="generate")

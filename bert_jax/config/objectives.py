@@ -133,22 +133,22 @@ class DistillationConfig(MaskedLmConfig):
         Raises:
           UserError: The shapes of the encoders do not fit.
         """
-        size, teachers_size = encoder.hidden_size, self.teacher_encoder.hidden_size
-        layers, teachers_layers = encoder.num_layers, self.teacher_encoder.num_layers
-        if size != teachers_size:
+        size, teacher_size = encoder.hidden_size, self.teacher_encoder.hidden_size
+        layers, teacher_layers = encoder.num_layers, self.teacher_encoder.num_layers
+        if size != teacher_size:
             raise UserError(
                 "objective.hidden_weight compares hidden states of one size, but "
-                f"encoder.hidden_size is {size}, and the teacher's is {teachers_size}; "
+                f"encoder.hidden_size is {size}, and the teacher's is {teacher_size}; "
                 "make them equal, or set objective.hidden_weight=0"
             )
         if self.hidden_layers == "last":
             return [(-1, -1)]
-        if teachers_layers % layers:
+        if teacher_layers % layers:
             raise UserError(
                 f"encoder.num_layers={layers} does not divide the teacher's layers, "
-                f"{teachers_layers}; set a divisor, or objective.hidden_layers='last'"
+                f"{teacher_layers}; set a divisor, or objective.hidden_layers='last'"
             )
-        return [(i, i * teachers_layers // layers) for i in range(layers + 1)]
+        return [(i, i * teacher_layers // layers) for i in range(layers + 1)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -292,8 +292,8 @@ def apply(
 ) -> Any:
     """Apply a model to the `Inputs` of a batch.
 
-    `arguments` names further arrays of the batch that the model takes; `options` are
-    those of `nn.Module.apply`, or further arguments of the model.
+    `arguments` names further arrays of the batch that the model takes. `options` are
+    keyword arguments of `nn.Module.apply` or of the model.
     """
     arrays = [batch[name] for name in arguments]
     return model.apply({"params": params}, Inputs.of(batch), *arrays, **options)

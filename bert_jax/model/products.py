@@ -102,10 +102,10 @@ def _einsum_forward(spec, x, y, dtype):
 def _einsum_backward(spec, dtype, residuals, g):
     x, y, like_x, like_y = residuals
     factors, result = spec.split("->")
-    of_x, of_y = factors.split(",")
+    x_axes, y_axes = factors.split(",")
     g = g.astype(dtype)
-    dx = einsum_float32(f"{result},{of_y}->{of_x}", g, y).astype(like_x.dtype)
-    return dx, einsum_float32(f"{of_x},{result}->{of_y}", x, g).astype(like_y.dtype)
+    dx = einsum_float32(f"{result},{y_axes}->{x_axes}", g, y).astype(like_x.dtype)
+    return dx, einsum_float32(f"{x_axes},{result}->{y_axes}", x, g).astype(like_y.dtype)
 
 
 einsum.defvjp(_einsum_forward, _einsum_backward)

@@ -106,12 +106,12 @@ class Distillation(masked_lm.MaskedLm):
         }
         if compares:
             pairs = self.config.compared_states(self.encoder)
-            states, teachers_states = (
+            states, teacher_states = (
                 output.hidden_states.astype(jnp.float32)
                 for output in (logits, teacher_output)
             )
             distances = [
-                losses.cosine_distance(states[i], teachers_states[j], epsilon=1e-6)
+                losses.cosine_distance(states[i], teacher_states[j], epsilon=1e-6)
                 for i, j in pairs
             ]  # of [B, L]
             sums["hidden_loss"] = metric_sums.weighted_sum(

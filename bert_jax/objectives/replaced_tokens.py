@@ -28,7 +28,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
 
     Source: google-research/electra, run_pretraining.py. The original draws masked
     positions with replacement, so that a row may have fewer, and 10 % of its rows have
-    one segment. Here rows and masks are those of `MaskedLm`.
+    one segment. Here rows and masks are made as for `MaskedLm`.
     """
 
     config: config_lib.ReplacedTokensConfig = config_lib.ReplacedTokensConfig()

@@ -46,7 +46,7 @@ def reported_flag_errors() -> Iterator[None]:
         raise UserError(_describe_flag_error(error)) from error
 
 
-# Parts of messages of absl and ml_collections, and what they expect.
+# Parts of error messages of absl and ml_collections, and the kind of value expected.
 _EXPECTED = {
     "invalid literal for int()": "an integer",
     "could not convert string to float": "a number",

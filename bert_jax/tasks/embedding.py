@@ -212,12 +212,12 @@ def search(vectors: np.ndarray, texts: np.ndarray) -> Search:
     for begin in range(0, len(texts), _CHUNK):
         rows = np.arange(begin, min(begin + _CHUNK, len(texts)))
         scores = vectors[rows, 0] @ table.T  # [rows, T]
-        of_own = scores[np.arange(len(rows)), own[rows]]
+        own_scores = scores[np.arange(len(rows)), own[rows]]
         for row, a in enumerate(texts[rows, 0].tolist()):
             scores[row, [*left_out[a]]] = -np.inf
-        scores[np.arange(len(rows)), own[rows]] = of_own
-        ranks[rows] = (scores >= of_own[:, None] - _ROUNDING).sum(axis=1)
+        scores[np.arange(len(rows)), own[rows]] = own_scores
+        ranks[rows] = (scores >= own_scores[:, None] - _ROUNDING).sum(axis=1)
         best = scores.argmax(axis=1)
         nearest[rows] = numbers[best]
-        similarities[rows] = np.stack([of_own, scores.max(axis=1)], axis=1)
+        similarities[rows] = np.stack([own_scores, scores.max(axis=1)], axis=1)
     return Search(ranks, nearest, similarities)

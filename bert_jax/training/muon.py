@@ -83,8 +83,8 @@ def is_matrix(path: str) -> bool:
 
 def dimension_numbers(path: str, x: jax.Array) -> MuonDimensionNumbers:
     """Return which dimensions of an array are rows and columns of its matrices."""
-    # [N, H, K, D] of an attention output has two dimensions of rows; [N, D, H, K] of
-    # queries, keys and values two of columns; other kernels one of each.
+    # The output of attention, [N, H, K, D], has two dimensions of rows. Queries, keys
+    # and values, [N, D, H, K], have two of columns.
     first_column = 3 if path.endswith("attention/output/kernel") else 2
     return MuonDimensionNumbers(
         tuple(range(1, first_column)), tuple(range(first_column, x.ndim))

@@ -109,8 +109,8 @@ def lower_eval_step(
 ) -> jax.stages.Lowered:
     """Lower the evaluation step, which runs in the phase's micro-batches.
 
-    It maps (params, batch, index of the batch, sums, signals, seed) to the sums
-    with those of the batch added, and the signals. Params, which include the
+    It maps (params, batch, index of the batch, sums, signals, seed) to `sums`
+    plus the sums of the batch, and the signals. Params, which include the
     constants of the run, and batch are arrays or shapes with shardings.
     """
 

@@ -138,7 +138,7 @@ def _cudnn(
     if pattern.documents is not None:
         arrays, names = (*arrays, pattern.documents), (*names, ("batch", "length"))
     # JAX's own partitioning of the call fails inside a `shard_map` over some of the
-    # axes, such as that of `sharding.sum_over_replicas`.
+    # axes, such as the one in `sharding.sum_over_replicas`.
     options = pattern.causal, implementation
     (context,) = per_device.apply(_run_cudnn, options, names, (_HEADS,), *arrays)
     if pattern.documents is None:

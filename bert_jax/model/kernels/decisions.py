@@ -26,7 +26,7 @@ MAX_LENGTH = 1024
 # Longest row whose attention fits the default memory limit of 16 MiB with all options.
 # A core of v4 has no more.
 MAX_LENGTH_IN_16_MIB = 8192
-# Larger windows would make pieces of long rows much longer than what they compute.
+# With a larger window, most of a piece of a long row would be overlap.
 MAX_WINDOW = 128
 HEAD_SIZES = (32, 64, 128)
 # Longest row whose scores of distances fit the chip's memory.
@@ -281,7 +281,7 @@ def feed_forward_block(
 def _too_much_float32(config, length):
     """Return whether float32 rows are too long for a core's memory, and why.
 
-    Newer cores than those of v4 may use 32 MiB.
+    Cores newer than v4's may use 32 MiB.
     """
     kind = device_kind()
     limit = length

@@ -50,7 +50,7 @@ def apply(
 # Jitted, so that a kernel is traced once instead of in every layer. JAX's trace cache
 # ignores Flax's rules for names, so the caller reads them. Inlined, because the TPU
 # compiler aborts if a function with a `shard_map` is called twice inside another
-# `shard_map`, such as that of `sharding.sum_over_replicas`.
+# `shard_map`, such as the one in `sharding.sum_over_replicas`.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
 def _apply(function, options, specs, *arrays):
     run = functools.partial(function, options)

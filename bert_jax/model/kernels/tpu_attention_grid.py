@@ -83,7 +83,7 @@ class _Grid:
       length: Number of queries in a row.
       dtype: Type of queries and keys.
       is_backward: Whether the pass is the backward pass.
-      has_distances: Whether scores include those of DeBERTa's distances.
+      has_distances: Whether the scores of DeBERTa's distances are added.
       pieces: Numbers of pieces of queries and of keys in a row.
       is_whole: Whether a row is one piece of queries and one of keys.
     """

@@ -95,7 +95,7 @@ class DistanceScores:
             self._add_gradients(head, chunk, packed, factors, totals)
 
     def _add_gradients(self, head, chunk, packed, factors, totals):
-        """Add the gradients of both factors of a product, from those of scores."""
+        """Add the gradients of both factors, given the gradients of the scores."""
         content, table = factors  # [K, N], [128, 2 L]
         d_content, d_table = totals
         own, columns = head.columns, self._columns(chunk)

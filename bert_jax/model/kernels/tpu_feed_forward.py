@@ -157,7 +157,7 @@ def _backward(
     d_output,
     *sums,
 ):
-    """Write the gradient of a block of rows, and accumulate those of the kernels."""
+    """Write the gradients of a block of rows; accumulate those of the matrices."""
     step = pl.program_id(0)
 
     @pl.when(step == 0)

@@ -2,8 +2,8 @@
 
 The plain path (`residual.py`) passes over memory several times, since a row's mean must
 be known before the row is normalised. Here a block of rows stays on the chip, and only
-what the backward pass reads is stored in between. Dropout masks equal those of the
-plain path bit for bit. The backward pass also computes sums that would need further
+what the backward pass reads is stored in between. Dropout masks equal the plain
+path's bit for bit. The backward pass also computes sums that would need further
 passes over memory: the gradient of the bias, the sum of the gradients of all consumers,
 and in pre-norm blocks the gradient of the residual connection.
 """
@@ -270,8 +270,8 @@ def _backward(options, length, keys, scale, *arrays):
     for at in chunks:
         dropped = chunks.dropped(at)
         normalised, inverse = chunks.normalised(chunks.total(at, dropped))
-        # With `keeps_sum`, the first gradient is that of the sum. Otherwise, all are
-        # gradients of the norm.
+        # With `keeps_sum`, the first gradient belongs to the sum, the last to the norm.
+        # Otherwise, all belong to the norm.
         *others, d = (g[at].astype(jnp.float32) for g in gradients)
         if not options.keeps_sum:
             d, others = sum(others, d), []
