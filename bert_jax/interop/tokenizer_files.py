@@ -48,8 +48,9 @@ _CLASSES = (
     "|TokenizersBackend"
 )
 # Classes that number the two texts of a pair unless the settings say otherwise. Before
-# release 5 of `transformers`, that was the default of all classes.
+# release 5 of `transformers`, all but some classes did.
 _WITH_SEGMENTS = ("BertTokenizer", "DebertaV2Tokenizer")
+_NEVER_WITH_SEGMENTS = "(Camembert|GPT2|Roberta|XLMRoberta)Tokenizer(Fast)?"
 
 
 # ---- in
@@ -203,8 +204,11 @@ def has_one_segment(folder: storage.Path, tokenizer: Tokenizer) -> bool:
     settings = json_files.JsonFile(
         folder / SETTINGS_FILE, tokenizer_settings.read(folder)
     )
-    is_recent = "backend" in settings.values  # saved by release 5 or later
-    has_ids = settings.values.get("tokenizer_class") in _WITH_SEGMENTS or not is_recent
+    model = json_files.read_or_empty(folder / "config.json")
+    name = settings.values.get("tokenizer_class") or model.get("tokenizer_class")
+    has_ids = not re.fullmatch(_NEVER_WITH_SEGMENTS, str(name))
+    if "backend" in settings.values:  # saved by release 5 or later
+        has_ids = name in _WITH_SEGMENTS
     default = ["token_type_ids"] if has_ids else []
     if "token_type_ids" not in settings.value("model_input_names", list, default):
         return True
