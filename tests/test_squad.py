@@ -5,12 +5,13 @@ import json
 import tracemalloc
 
 import numpy as np
+import other_pipelines
 import published
 import pytest
 import questions
 import tokenizers
 from commands import shared_data
-from tokenizers import processors
+from tokenizers import normalizers, pre_tokenizers, processors
 
 from bert_jax import config as config_lib
 from bert_jax import prediction
@@ -84,6 +85,12 @@ def test_invalid_questions_are_refused(content, message, tmp_path):
         reader.read(path, no_answers=False)
     line = str(caught.value).replace(str(path), "FILE")
     assert message in line and "\n" not in line
+
+
+def test_ids_are_kept_as_they_are(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(one_question(id="q1\n")))
+    assert [each.id for each in reader.read(path, no_answers=False)] == ["q1\n"]
 
 
 # ---- windows
@@ -358,17 +365,32 @@ def test_answers_are_the_best_of_all_spans(no_answers, wordpiece):
 def test_answers_keep_the_characters_of_the_context(kind, request):
     tokenizer = request.getfixturevalue(kind)
     context = "The  VALUE of\u00a0a Cafe\u0301 (naïve)  is 1854-object."
-    made = windows.make(["what"], [context], tokenizer, SMALL)
     for text in ("VALUE of\u00a0a Cafe\u0301", "naïve", "object", "The  VALUE"):
-        begin = context.index(text)
-        starts, ends = windows.positions(made, [begin], [begin + len(text)])
-        outputs = {
-            "start_logits": np.eye(32, dtype=np.float32)[starts],
-            "end_logits": np.eye(32, dtype=np.float32)[ends],
-        }
-        [ranking] = answers.rank(made, outputs, SMALL)
-        best = ranking.best(0.0)
-        assert (best.text, best.begin) == (text, begin)
+        assert_found(text, context, tokenizer)
+
+
+def assert_found(text, context, tokenizer):
+    """Check that an answer at the right positions has the characters of a text."""
+    made = windows.make(["what"], [context], tokenizer, SMALL)
+    begin = context.index(text)
+    starts, ends = windows.positions(made, [begin], [begin + len(text)])
+    outputs = {
+        "start_logits": np.eye(32, dtype=np.float32)[starts],
+        "end_logits": np.eye(32, dtype=np.float32)[ends],
+    }
+    [ranking] = answers.rank(made, outputs, SMALL)
+    best = ranking.best(0.0)
+    assert (best.text, best.begin) == (text, begin)
+
+
+def test_answers_keep_a_vowel_sign_that_the_tokenizer_strips():
+    """`StripAccents` removes spacing marks, too."""
+    context = "भारत की राजधानी दिल्ली है"
+    steps = [normalizers.NFKD(), normalizers.StripAccents()]
+    pipeline = other_pipelines.wordpiece(
+        [context] * 9, normalizers.Sequence(steps), pre_tokenizers.BertPreTokenizer()
+    )
+    assert_found("दिल्ली", context, tokenizer_lib.make(pipeline))
 
 
 def test_a_context_without_tokens_has_no_answer(wordpiece):

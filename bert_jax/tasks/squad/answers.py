@@ -132,8 +132,8 @@ def _characters(
     offsets, context = windows.offsets[question], windows.contexts[question]
     shift = windows.context_start[row] - windows.row_start[row]
     begin, stop = int(offsets[start + shift, 0]), int(offsets[end + shift, 1])
-    # A combining accent that the tokenizer strips belongs to the letter before.
-    while stop < len(context) and unicodedata.category(context[stop]) == "Mn":
+    # An accent or a vowel sign that the tokenizer strips belongs to the letter before.
+    while stop < len(context) and unicodedata.category(context[stop])[0] == "M":
         stop += 1
     # Byte-level BPE has tokens of white space.
     text = context[begin:stop]

@@ -53,8 +53,8 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
                 context = _text(paragraph, "context")
                 for question in paragraph["qas"]:
                     where = article_location
-                    identifier = terminal.printable(_text(question, "id"))
-                    where = f"{path}: question {identifier}"
+                    identifier = _text(question, "id")
+                    where = f"{path}: question {terminal.printable(identifier)}"
                     example = _example(identifier, question, context, where)
                     if not example.golds and not no_answers:
                         raise UserError(
