@@ -52,7 +52,7 @@ def test_one_content_in_many_forms(text, tmp_path):
 
 
 def test_columns_are_chosen(tmp_path):
-    text = "1\tNew York\tPROPN\tB-place\n2\t \tPUNCT\tO\n"
+    text = "1\tNew York\tPROPN\tB-place \n2\t \tPUNCT\tO\n"
     file = read(tmp_path / "a", text, word_column=1, tag_column=2)
     assert file.sentences == [conll.Sentence(1, ["New York", " "], ["PROPN", "PUNCT"])]
     assert read(tmp_path / "a", text, 1).sentences[0].tags == ["B-place", "O"]

@@ -83,7 +83,8 @@ def read(
                 r"CoNLL-U need grep -P '^(\d+\t|$)' FILE first, and "
                 "task.word_column=1 and task.tag_column=3"
             )
-        word, tag = fields[word_column], fields[tag_column] if is_tagged else ""
+        word = fields[word_column]
+        tag = fields[tag_column].strip(" ") if is_tagged else ""
         if not word or (is_tagged and not tag):
             raise UserError(f"{where}: the {'tag' if word else 'word'} is empty")
         if current is None:
