@@ -50,6 +50,8 @@ def test_labels_become_classes():
         assert classification.label_names(labelled(*names)) == names
     with pytest.raises(UserError, match="training labels 1, 1.0 repeat numbers"):
         classification.label_names(labelled("1", "2", "1.0"))
+    with pytest.raises(UserError, match=r"a.tsv, line 1: the label is 'nan', and all"):
+        classification.label_names(labelled("1", "nan", "0"))
     with pytest.raises(UserError, match="have the label 'x', from a.tsv, line 1 on"):
         classification.label_names(examples[1:])
     message = "a.tsv, line 2: unknown label 'z'; the labels of .* are 'x', 'y'"
@@ -59,13 +61,13 @@ def test_labels_become_classes():
 
 def test_labels_may_be_distributions(tmp_path):
     path = tmp_path / "train.jsonl"
-    given = [{"y": 0.25, "x": 0.75}, "z", {"y": 1}]
+    given = [{"y": 0.25, "x": 0.75}, "z", {"y": 1}, {"x": 0.4998, "z": 0.4998}]
     lines = [json.dumps({"text": "a", "label": label}) + "\n" for label in given]
     path.write_text("".join(lines))
     examples = labelled_texts.read(path)
     labels = classification.label_names(examples)
     assert labels == ["x", "y", "z"]
-    expected = [[0.75, 0.25, 0], [0, 0, 1], [0, 1, 0]]
+    expected = [[0.75, 0.25, 0], [0, 0, 1], [0, 1, 0], [0.5, 0, 0.5]]
     assert classification.to_probabilities(examples, labels).tolist() == expected
     # A run does not continue with other probabilities.
     assert '{"x": 0.75, "y": 0.25}' in repr(examples[0])
@@ -80,7 +82,7 @@ def test_labels_may_be_distributions(tmp_path):
             labelled_texts.read(path)
 
 
-@pytest.mark.parametrize("labels", ["3.8 5.000", "1 1000", "-2.5 2", "nan 1"])
+@pytest.mark.parametrize("labels", ["3.8 5.000", "1 1000", "-2.5 2"])
 def test_numbers_to_predict_are_no_classes(labels):
     with pytest.raises(UserError, match=r"pass --config.task.target=number; classes"):
         classification.label_names(labelled(*labels.split()))

@@ -201,6 +201,17 @@ def label_names(train: Sequence[Example]) -> list[str]:
         numbers = [_number(name) for name in names]
     except ValueError:
         numbers = []
+    for name, number in zip(names, numbers, strict=False):
+        if not math.isfinite(number):
+            where = next(
+                each.where
+                for each in train
+                if name in (each.probabilities or [each.label])
+            )
+            raise UserError(
+                f"{where}: the label is {name!r}, and all labels are numbers; give "
+                "each example a finite one"
+            )
     if not all(abs(n) < _MAX_CLASS and n.is_integer() for n in numbers):
         raise UserError(
             f"the labels of the training examples are numbers: {', '.join(names[:3])}"
@@ -245,6 +256,7 @@ def to_probabilities(examples: Sequence[Example], labels: Sequence[str]) -> np.n
                     f"training examples are {known}"
                 )
             row[classes[name]] = probability
+        row /= row.sum()  # the file may round its probabilities
     return probabilities
 
 
