@@ -105,6 +105,10 @@ def test_json_lines_of_arc(tmp_path):
     unknown = text.replace('"answerKey"', '"other"')
     file = read(tmp_path / "a.jsonl", unknown, needs_answers=False)
     assert [question.answer for question in file.questions] == [-1, -1]
+    for value in (-1, "", None):
+        asked = {"question": "x", "choices": ["a", "b"], "answer": value}
+        file = read(tmp_path / "a.jsonl", json.dumps(asked), needs_answers=False)
+        assert [question.answer for question in file.questions] == [-1]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +175,7 @@ def test_labels_of_swag_may_have_spaces_or_be_unknown(tmp_path):
             read(tmp_path / "b.csv", unknown)
 
 
-@pytest.mark.parametrize("answer", [2, -1, True, 1.0, "D", "1"])
+@pytest.mark.parametrize("answer", [2, -2, True, 1.0, "D", "1"])
 def test_answers_that_are_no_choice_are_refused(answer, tmp_path):
     choices = ["same", "other"]
     line = json.dumps({"question": "x", "choices": choices, "answer": answer})

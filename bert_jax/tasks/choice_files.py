@@ -97,7 +97,7 @@ def _question(path: str, line: int, fields: dict[str, Any]) -> Question:
             f"{where}: 'question' must be a text, and 'choices' a list of texts"
         )
     answer = UNKNOWN
-    if fields.get("answer") is not None and len(choices) > 1:
+    if fields.get("answer") not in (None, "", UNKNOWN) and len(choices) > 1:
         answer = _find_answer(where, choices, fields["answer"])
     return Question(line, question, tuple(choices), answer)
 
