@@ -69,9 +69,10 @@ def run(name, *flags, largest_file=None, cwd=ROOT):
     )
 
 
-def call(name, *flags):
+def call(name, *flags, encoding="utf-8"):
     """Run an entrypoint in this process: the same answer, without the imports.
 
+    The encoding is that of its output, unless it chooses another one.
     Not for --help, which shows the documentation of the program that was started.
     """
     entrypoint = importlib.import_module(f"bert_jax.run.{name}")
@@ -79,6 +80,7 @@ def call(name, *flags):
         lambda: command_line.main(entrypoint.main, entrypoint.define_flags),
         f"bert_jax/run/{name}.py",
         *flags,
+        encoding=encoding,
     )
 
 
@@ -93,11 +95,11 @@ def call_benchmark(name, *flags):
     return _call(lambda: runpy.run_path(path, run_name="__main__"), path, *flags)
 
 
-def _call(program, *arguments):
+def _call(program, *arguments, encoding="utf-8"):
     arguments = [*map(str, arguments)]
     # Streams that can be reconfigured, as those of a process.
     output, errors = (
-        io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)
+        io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2)
     )
     with (
         _everything_as_it_was(),

@@ -193,6 +193,14 @@ def test_a_question_has_no_answer_above_the_null_threshold(squad):
         assert total == pytest.approx(1)
 
 
+def test_a_left_to_right_encoder_takes_no_null_threshold(squad, monkeypatch):
+    model, *_ = squad()
+    causal = dataclasses.replace(model.encoder, causal=True)
+    monkeypatch.setattr(type(model), "encoder", causal)
+    with pytest.raises(UserError, match="null_threshold does not go with a left-to-r"):
+        model.answer(QUESTIONS, CONTEXTS, null_threshold=0.0)
+
+
 def test_the_null_threshold_applies_to_a_file(squad, tmp_path):
     model, *_ = squad()
     asked = [
@@ -396,6 +404,15 @@ def test_invalid_lines_are_refused(kind, line, flags, message, saved, tmp_path):
     (tmp_path / "lines").write_text(line + "\n")
     given = f"--init_from={saved(kind)[0].source}", f"--input={tmp_path / 'lines'}"
     assert_refused(call("predict", *given, *flags), message)
+
+
+def test_predictions_are_utf_8_in_every_locale(saved, tmp_path):
+    model, _ = saved("choice")
+    asked = {"question": "ab", "choices": ["café", "café"]}
+    (tmp_path / "lines").write_text(json.dumps(asked))
+    flags = f"--init_from={model.source}", f"--input={tmp_path / 'lines'}"
+    done = call("predict", *flags, encoding="latin-1")
+    assert json.loads(done.stdout)["text"] == "café"
 
 
 # ---- what is refused

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from bert_jax import config as config_lib
+from bert_jax.errors import UserError
 from bert_jax.objectives import spans
 from bert_jax.prediction import text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
@@ -43,6 +44,9 @@ def answer(
     Answers are chosen as in the prediction files of the fine-tuning run. A question has
     no answer if its null odds exceed `null_threshold`, also where the model does not
     know that this is allowed; None: the run's `task.null_threshold` when it trained.
+
+    Raises:
+      UserError: A text is invalid, or a threshold is given for a left-to-right encoder.
     """
     text_inputs.check_texts(questions)
     text_inputs.check_texts(contexts)
@@ -51,6 +55,11 @@ def answer(
     if null_threshold is None:
         null_threshold = config.null_threshold
     else:
+        if model.encoder.causal:
+            raise UserError(
+                "null_threshold does not go with a left-to-right encoder, whose [CLS] "
+                "has seen no question"
+            )
         config = dataclasses.replace(config, no_answers=True)
     made = windows.make(questions, contexts, model.tokenizer, config)
     outputs = model.engine(spans.Spans(model.encoder)).outputs(made.rows, BATCH_SIZE)

@@ -11,6 +11,7 @@ with the prediction, as docs/tasks.md describes it; an embedder prints
 """
 
 import json
+import sys
 
 from absl import flags
 
@@ -44,6 +45,7 @@ def main() -> None:
         flags.FLAGS.text_b,
         flags.FLAGS.null_threshold,
     )
+    sys.stdout.reconfigure(encoding="utf-8")  # JSON, whatever the terminal reads
     for each in predictions:
         print(json.dumps(each, ensure_ascii=False))
 
