@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -39,10 +40,12 @@ def entrypoint(name, *flags, **options):
     return run("-m", f"bert_jax.run.{name}", *flags, **options)
 
 
+MAIN = "\nfrom bert_jax.run import command_line\ncommand_line.main(run, lambda: 0)"
+
+
 def script(lines, *arguments, **options):
     """Run lines that define `run`, as an entrypoint without flags."""
-    main = "\nfrom bert_jax.run import command_line\ncommand_line.main(run, lambda: 0)"
-    return run("-c", lines + main, *arguments, **options)
+    return run("-c", lines + MAIN, *arguments, **options)
 
 
 # ---- arguments that are no flags
@@ -245,6 +248,15 @@ def test_output_that_nobody_reads():
     ):
         assert done.returncode == 1 and not done.stdout and not done.stderr
     os.close(closed)
+
+
+def test_output_that_the_shell_closed():
+    lines = "import sys\nrun = lambda: print('x', file=sys.stderr)"
+    command = shlex.join([sys.executable, "-c", lines + MAIN])
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True)
+        assert done.returncode == 0
+        assert done.stderr == b"x\n" * ("2>" not in closed)
 
 
 @pytest.mark.parametrize("text", ["x", "x" * 100_000])

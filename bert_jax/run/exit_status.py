@@ -30,6 +30,9 @@ def reported_errors() -> Iterator[None]:
     """
     # SIGTERM, sent before a machine is preempted, stops a program like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell, with >&-
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     streams = sys.stdout, sys.stderr
     for stream in streams:
         # Escape characters that the terminal's encoding lacks.
