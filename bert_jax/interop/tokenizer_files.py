@@ -50,7 +50,7 @@ _CLASSES = (
 # Classes that number the two texts of a pair unless the settings say otherwise. Before
 # release 5 of `transformers`, all but some classes did.
 _WITH_SEGMENTS = ("BertTokenizer", "DebertaV2Tokenizer")
-_NEVER_WITH_SEGMENTS = "(Camembert|GPT2|Roberta|XLMRoberta)Tokenizer(Fast)?"
+_NEVER_WITH_SEGMENTS = "(Camembert|DistilBert|GPT2|Roberta|XLMRoberta)Tokenizer(Fast)?"
 
 
 # ---- in
