@@ -162,6 +162,18 @@ def test_blanks_of_other_pipelines(pipelines):
             assert ids[-1] == tokenizer.mask_id != ids[0]
 
 
+def test_special_tokens_that_the_merges_spell_are_text_in_a_text():
+    """The trainer gives a merge that spells a special token this token's id."""
+    text = "an <s>old</s> <mask> of 1,000 <mask> <s> </s>"
+    splitter = pre_tokenizers.WhitespaceSplit()
+    pipeline = bpe([text] * 50, ROBERTA, splitter, unk_token="<unk>")
+    ids = {token: pipeline.token_to_id(token) for token in ROBERTA}
+    merges = json.loads(pipeline.to_str())["model"]["merges"]
+    assert ids.keys() & {"".join(pair) for pair in merges}
+    encoded = tokenizer_lib.make(pipeline).encode(text)
+    assert not {*ids.values()} & {*encoded}
+
+
 def test_a_special_token_without_a_role_is_text_in_a_text(documents):
     """Unigram has special tokens among its pieces."""
     special, splitter = [*ROBERTA, "<extra>"], pre_tokenizers.Metaspace()

@@ -33,10 +33,17 @@ def pipeline(values: dict[str, Any], special: Sequence[str]) -> tokenizers.Token
     result = tokenizers.Tokenizer.from_str(text)
     result.encode_special_tokens = True
     model = values["model"]
+    spelled = [*map(re.escape, special)]
+    if model.get("byte_fallback"):
+        spelled.append("<0x[0-9A-F]{2}>")
     if model["type"] == "BPE":
         result.model._resize_cache(_KNOWN_WORDS)
-        if not model.get("ignore_merges"):
-            return result  # no merge makes a special token
+        # A model that learned from text with "<s>" may merge its characters.
+        is_spelled = re.compile("|".join(spelled)).fullmatch
+        pairs = (p if isinstance(p, list) else p.split(" ") for p in model["merges"])
+        merges_one = any(is_spelled("".join(pair)) for pair in pairs)
+        if not (model.get("ignore_merges") or merges_one):
+            return result
     # Other models emit every word or piece that is in the vocabulary, even a special
     # token or a byte. So the text of each is split after its first character.
     whole = [re.escape(t[0]) + f"(?={re.escape(t[1:])})" for t in special]
