@@ -213,10 +213,7 @@ def test_missing_and_damaged_files_are_refused(folder):
     refused(source, "flax_model.msgpack cannot be used: .*; fetch the file again")
     (source / "flax_model.msgpack").unlink()
     (source / "pytorch_model.bin").write_bytes(b"x")
-    refused(source, "pytorch_model.bin is a pickle, .* can run code.*save_pretrained")
-    for named in ("BertForTokenClassification", "BertForPreTraining"):
-        edit(source / "config.json", architectures=[named])
-        refused(source, f"import {named} as M; M.from_pretrained")
+    refused(source, "pytorch_model.bin is a pickle, .* can run code; write its arrays")
     # The first configs had neither of these fields.
     config = json.loads((source / "config.json").read_text())
     del config["model_type"], config["architectures"]
@@ -225,10 +222,6 @@ def test_missing_and_damaged_files_are_refused(folder):
     (source / "bert_config.json").write_text(json.dumps(config))
     refused(source, "has no bert_model.ckpt.index")  # TensorFlow's files come first
     (source / "bert_config.json").unlink()
-    deberta = folder("deberta_bare")
-    (deberta / "model.safetensors").rename(deberta / "pytorch_model.bin")
-    edit(deberta / "config.json", architectures=None)
-    refused(deberta, "import AutoModel as M")
     (source / "pytorch_model.bin").unlink()
     file.write_bytes(content)
     checkpoints.find(source)

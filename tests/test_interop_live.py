@@ -109,6 +109,23 @@ def assert_tokens_agree(case, out):
     assert ids == native.encode_with_blanks(blank)
 
 
+def test_the_hint_for_pickles_writes_their_arrays(tmp_path):
+    source = published.write("pretraining", tmp_path / "of one's own")
+    expected = published.arrays_of(source)
+    for path in source.glob("model*"):
+        path.unlink()
+    arrays = {name: torch.tensor(x) for name, x in expected.items()}
+    for i in range(2):
+        part = dict(list(arrays.items())[i::2])
+        torch.save(part, source / f"pytorch_model-0000{i + 1}-of-00002.bin")
+    with pytest.raises(UserError, match="is a pickle") as caught:
+        checkpoints.open_published(str(source))
+    exec(str(caught.value).partition("in Python: ")[2], {})
+    written = published.arrays_of(source)
+    assert written.keys() == expected.keys()
+    assert all(np.array_equal(written[name], expected[name]) for name in written)
+
+
 def test_transformers_reads_both_halves_of_an_electra(tmp_path):
     half = {
         name: lazy_checkpoint.read(str(published.folder(f"electra_{name}")))

@@ -47,14 +47,14 @@ def read(folder: pathlib.Path) -> published.Published:
     elif (folder / FLAX).exists():
         files, arrays = (folder / FLAX,), flax_msgpack.read(folder / FLAX)
     elif pickles := [path for name in _PICKLES for path in sorted(folder.glob(name))]:
-        # Published DeBERTas name no class, and none of `transformers` reads their head.
-        is_deberta = config.family.model_type == "deberta-v2"
-        default = "AutoModel" if is_deberta else "AutoModelForPreTraining"
-        auto = config.class_name or default
+        # Classes of `transformers` would leave out arrays, or invent heads.
+        found = folder / PICKLE if pickles[0].match(PICKLE) else pickles[0]
         raise UserError(
-            f"{pickles[0]} is a pickle, and reading a pickle can run code; save the "
-            f"model as safetensors, in Python: from transformers import {auto} as M; "
-            f"M.from_pretrained({str(folder)!r}).save_pretrained(NEW_FOLDER)"
+            f"{pickles[0]} is a pickle, and reading a pickle can run code; write its "
+            "arrays as safetensors, in Python: import glob, torch; "
+            "from safetensors.torch import save_file; save_file({k: "
+            f"v.contiguous().clone() for f in glob.glob({str(found)!r}) for k, v in "
+            f"torch.load(f, weights_only=True).items()}}, {str(folder / ARRAYS)!r})"
         )
     else:
         raise UserError(f"{folder} has no {ARRAYS}, {INDEX} or {FLAX}")
