@@ -101,7 +101,8 @@ def find(
         raise UserError(
             "padding, separator and mask must be different tokens, and cls neither "
             f"padding nor mask; got pad_token={special.pad}, cls_token={special.cls}, "
-            f"sep_token={special.sep}, mask_token={special.mask}"
+            f"sep_token={special.sep}, mask_token={special.mask}; padding may be any "
+            "token that no text has"
         )
     return special
 
