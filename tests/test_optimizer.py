@@ -222,6 +222,25 @@ def test_cosine_and_wsd_span_all_phases(phases):
             assert schedule(1000) == pytest.approx(0, abs=1e-8)
 
 
+def test_a_decay_that_follows_the_warmup_begins_at_the_peak():
+    """Halves of 11 steps are both rounded up."""
+    c = dataclasses.replace(ADAM, schedule="wsd", learning_rate=1.0)
+    c = dataclasses.replace(c, warmup_fraction=0.5, decay_fraction=0.5)
+    schedule = optimizer.make_schedule(c, 11)
+    expected = [i / 6 for i in range(6)] + [1 - np.sqrt(i / 5) for i in range(6)]
+    np.testing.assert_allclose([schedule(i) for i in range(12)], expected, atol=1e-6)
+
+
+def test_stable_adamw_takes_the_smallest_epsilon():
+    """A gradient of 0 is 0 / epsilon**2."""
+    c = dataclasses.replace(ADAM, name="stable_adamw", epsilon=1e-18)
+    transform = optimizer.make_optimizer(c, lambda step: 1e-3)
+    params = {"a": {"kernel": jnp.ones((2, 3))}}
+    gradient = {"a": {"kernel": jnp.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]])}}
+    updates, _ = transform.update(gradient, transform.init(params), params)
+    assert np.isfinite(updates["a"]["kernel"]).all()
+
+
 def test_each_phase_may_have_a_schedule_of_its_own():
     c = dataclasses.replace(ADAM, schedule="linear")
     phases = (

@@ -34,8 +34,8 @@ Schedule = Callable[[jax.Array], jax.Array]
 def make_schedule(config: config_lib.OptimizerConfig, total_steps: int) -> Schedule:
     """Return a schedule with one peak, of the shape that `config.schedule` names.
 
-    All shapes rise linearly from 0 over the warmup, so that the very first update has
-    rate 0, and all but "wsd" without decay reach 0 at `total_steps`.
+    All shapes rise linearly over the warmup, if there is one, from 0 for the very first
+    update. All but "wsd" without decay reach 0 at `total_steps`.
 
     - "linear" and "cosine" fall from the peak, at the end of the warmup.
     - "original" falls linearly over all steps, as if from the peak at step 0, so that
@@ -59,6 +59,7 @@ def make_schedule(config: config_lib.OptimizerConfig, total_steps: int) -> Sched
                 falling = peak * 0.5 * (1 - jnp.cos(jnp.pi * steps_left / after_warmup))
             case "wsd":
                 decay = round(config.decay_fraction * total_steps)
+                decay = min(decay, total_steps - warmup)  # both may be rounded up
                 share = jnp.maximum(decay - steps_left, 0) / max(decay, 1)
                 falling = peak * (1 - jnp.sqrt(share))
         return jnp.where(step < warmup, rising, falling)
@@ -150,7 +151,7 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
 
     Heads, pooler and final norm have depth 0, and layers 1 (top) to N (bottom). All
     embeddings, of distances too, and their projection have depth N + 1. Layers that
-    share parameters count as one.
+    share parameters count as one. ELECTRA's generator has depth 0.
 
     Source: microsoft/unilm, beit/optim_factory.py, where a bias of distances has depth
     0. google-research/electra, model/optimization.py, has one more for layers and
