@@ -152,9 +152,11 @@ def _summary(statuses: list[int]) -> int:
 
 
 def _relay(index: int, stream) -> None:
-    for line in stream:
-        sys.stderr.buffer.write(b"[%d] %s" % (index, line))
-        sys.stderr.buffer.flush()
+    # If nobody reads this program's output, the pipe of the process is closed, too.
+    with stream, contextlib.suppress(BrokenPipeError):
+        for line in stream:
+            sys.stderr.buffer.write(b"[%d] %s" % (index, line))
+            sys.stderr.buffer.flush()
 
 
 def _free_port() -> int:

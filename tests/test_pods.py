@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -270,6 +271,16 @@ def test_the_launcher_restarts_what_may_be_repeated(script, status, starts, tmp_
     done = local("--processes=1", "--restarts=2", "--", *command)
     assert done.returncode == status
     assert done.stderr.count("has pid") == starts
+
+
+def test_the_launcher_ends_when_nobody_reads_its_output():
+    reader, writer = os.pipe()
+    command = [sys.executable, str(runs.ROOT / "launch" / "local.py"), "--processes=1"]
+    started = subprocess.Popen([*command, "--", "yes"], stdout=writer, stderr=writer)
+    os.close(writer)
+    os.read(reader, 1000)
+    os.close(reader)
+    assert started.wait(timeout=60) == 1
 
 
 def test_the_launcher_ends_all_when_one_dies():
