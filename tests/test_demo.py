@@ -190,6 +190,18 @@ def test_wrong_demo_configs_are_refused(change, message):
         config_lib.from_configdict(DemoConfig, cfg)
 
 
+def test_a_demo_keeps_the_config_of_its_tokenizer(tmp_path):
+    """Also if it was stopped before pretraining."""
+    cfg = config_lib.from_configdict(DemoConfig, load("demo", "smoke"))
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "config.json").write_text(json.dumps(config_lib.to_dict(cfg)))
+    other = dataclasses.replace(cfg, vocab_size=900)
+    with pytest.raises(UserError, match="another config .vocab_size: was 500, is now"):
+        demo.demo(other, str(tmp_path))
+    with pytest.raises(UserError, match="gs://b/demo: the demo needs a local folder"):
+        demo.demo(cfg, "gs://b/demo")
+
+
 @pytest.mark.parametrize(
     ("part", "field", "other", "message"),
     [

@@ -45,6 +45,7 @@ def edited(change):
         (b"\xff\xfe{}", "can't decode"),
         ({"custom_metadata": [1]}, "not a bert_jax checkpoint"),
         (edited(lambda values: values.pop("tokenizer")), "not a bert_jax checkpoint"),
+        (edited(lambda values: values.pop("versions")), "not a bert_jax checkpoint"),
         (edited(lambda values: values.update(tokenizer="{")), "tokenizer"),
         (
             edited(lambda values: values["encoder"].update(num_heads=0)),
@@ -114,6 +115,15 @@ def test_other_files_in_a_folder_are_no_run(tmp_path):
     (tmp_path / "latest").symlink_to("nowhere")
     claim(tmp_path)
     claim(tmp_path, dataclasses.replace(CONFIG, seed=CONFIG.seed + 1))
+
+
+def test_a_path_through_a_link_is_one_folder(tmp_path):
+    """The system would follow the link before `..`; the checkpoints are elsewhere."""
+    (tmp_path / "disk/deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("disk/deep")
+    with workdir.claim(f"{tmp_path}/link/../run", CONFIG) as folder:
+        assert str(restore.absolute(folder)) == str(folder) == f"{tmp_path}/run"
+    assert (tmp_path / "run/config.json").exists()
 
 
 def test_a_start_that_was_refused_can_be_corrected(tmp_path):
@@ -191,6 +201,7 @@ RECORDS = [
 def test_damaged_lines_are_left_out(tmp_path):
     first, *others = (json.dumps(record).encode() for record in RECORDS)
     lines = [b"[1]", b'{"step": 1}', first, b"\0\0\0", *others, b"\xff\xfe"]
+    lines += [b'{"step": "1", "split": "eval"}', b'{"step": 1, "split": null}']
     lines.append(b'{"step": 3, "split": "tr')
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
     np.testing.assert_equal(metrics_file.read(tmp_path), RECORDS)

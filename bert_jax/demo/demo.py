@@ -16,6 +16,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, python_docs, shards, sources, tokenizer_training
 from bert_jax.demo import parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
+from bert_jax.errors import UserError
 from bert_jax.tasks import labelled_texts
 from bert_jax.training import metrics_file, workdir
 
@@ -37,9 +38,11 @@ def demo(config: DemoConfig, folder: str) -> str:
       curves.png.
 
     Raises:
-      UserError: The folder holds another demo, or cannot be written.
+      UserError: The folder is remote, holds another demo, or cannot be written.
       Interrupted: The demo was asked to stop, and what was done is saved.
     """
+    if storage.is_remote(folder):
+        raise UserError(f"--workdir={folder}: the demo needs a local folder")
     with workdir.claim(folder, config) as path:
         if not jax.config.jax_compilation_cache_dir:
             # So that all fine-tuning runs, and continued runs, compile once.

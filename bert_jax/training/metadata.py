@@ -72,10 +72,11 @@ def from_json(values: Any) -> Metadata:
     Raises:
       UserError: The values are not the metadata of a bert_jax checkpoint.
     """
-    if not isinstance(values, dict) or not {"encoder", "tokenizer"} <= values.keys():
+    names = [field.name for field in dataclasses.fields(Metadata)]
+    if not isinstance(values, dict) or not {*names} <= {"task", *values}:
         raise UserError("this is not a bert_jax checkpoint")
     values = {"task": {}, **values}  # older versions did not save it
-    values = {f.name: values[f.name] for f in dataclasses.fields(Metadata)}
+    values = {name: values[name] for name in names}
     encoder = migrations.upgrade({"encoder": values["encoder"]})["encoder"]
     values["encoder"] = config_lib.from_dict(config_lib.EncoderConfig, encoder)
     values["config"] = migrations.upgrade(values["config"])

@@ -33,7 +33,11 @@ def parse(line: str | bytes) -> Record | None:
         record = json.loads(line)
     except ValueError:
         return None
-    is_record = isinstance(record, dict) and {"step", "split"} <= record.keys()
+    is_record = (
+        isinstance(record, dict)
+        and type(record.get("step")) is int
+        and isinstance(record.get("split"), str)
+    )
     return record if is_record else None
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import re
 import time
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
     """
     folder = storage.path(path)
     if not storage.is_remote(folder):
-        folder = folder.absolute()
+        folder = pathlib.Path(os.path.abspath(folder))  # as for checkpoints
     with contextlib.ExitStack() as held:
         with processes.raise_in_all():
             restore.check_name(folder)
@@ -179,7 +180,9 @@ def _check_is_workdir(folder: storage.Path, cls: type) -> None:
 def _check_same_run(folder: storage.Path, config: Any) -> None:
     """Check that a folder has no run, or a run that this config may resume."""
     earlier = read_config(folder, type(config))
-    if not has_run(folder):
+    # A demo makes its tokenizer and corpus before its first run.
+    has_tokenizer = config.kind == "demo" and (folder / "tokenizer").exists()
+    if not (has_tokenizer or has_run(folder)):
         return
     if earlier is None:
         if had_checkpoint(folder):
