@@ -34,7 +34,7 @@ def is_transient(error: BaseException) -> bool:
         # Of aiohttp, which is not always installed.
         if any(c.__name__ == "ClientConnectionError" for c in type(seen).__mro__):
             return True
-        if getattr(seen, "errno", 0) == errno.ESTALE:
+        if getattr(seen, "errno", 0) in (errno.ESTALE, errno.EMFILE, errno.ENFILE):
             return True
         if any(text in str(seen) for text in _TRANSIENT):
             return True
@@ -62,6 +62,11 @@ def refusal(error: BaseException) -> str:
         if is_refused or any(text in str(seen) for text in _REFUSED):
             return " ".join(str(seen).split())
     return ""
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether a disk or a store refuses access to files."""
+    return bool(refusal(error)) or disk_message(error) == os.strerror(errno.EACCES)
 
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -393,6 +394,35 @@ def test_an_outage_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
             restore.load_params(restore.find(folder / "2"), shapes.params)
     assert equal(checkpoints.restore(shapes), second)
     checkpoints.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "message"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), UserError, "Permission d"),
+        (OSError(errno.EMFILE, "Too many open files"), Unavailable, "now: .*Too many"),
+        (
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while try"),
+            jax.errors.JaxRuntimeError,
+            "^RESOURCE_EXHAUSTED",
+        ),
+    ],
+)
+def test_a_checkpoint_that_this_process_cannot_read_is_not_damaged(
+    error, expected, message, two_checkpoints, monkeypatch
+):
+    folder, shapes, _, _ = two_checkpoints
+    checkpoints = open_checkpoints(folder)
+
+    def fail(*arguments):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints._checkpointer, "load_checkpointables", fail)
+        with pytest.raises(expected, match=message):
+            checkpoints.restore(shapes)
+    checkpoints.close()
+    assert {"1", "2"} <= {path.name for path in folder.iterdir()}
 
 
 def test_a_store_that_refuses_a_checkpoint(tmp_path, monkeypatch):

@@ -240,19 +240,28 @@ def read_in_all_processes(
 
     Raises:
       Unavailable: In all processes, if a later attempt may succeed.
+      UserError: In all processes, if one of them may not read the files.
     """
-    result, problem, transient = None, "", ""
+    result, problem, transient, refused = None, "", "", ""
     try:
         result = function(*arguments)
     # Orbax, TensorStore and asyncio raise many kinds of errors for damaged files.
     except Exception as error:
+        is_jax = isinstance(error, jax.errors.JaxRuntimeError)
+        if is_jax and "RESOURCE_EXHAUSTED: Out of memory" in str(error):
+            raise  # of a device
         if io_errors.is_transient(error):
             transient = _first_line(error)
+        elif io_errors.is_refused(error):
+            refused = _first_line(error)
         else:
             problem = _first_line(error)
     problem = next(filter(None, processes.gather_text(problem)), "")
     # If one process finds damage, the others time out waiting for it.
     transient = next(filter(None, processes.gather_text(transient)), "")
+    refused = next(filter(None, processes.gather_text(refused)), "")
+    if refused:
+        raise UserError(f"{name} cannot be read: {refused}")
     if transient and not problem:
         raise Unavailable(f"{name} cannot be read now: {transient}")
     return result, problem
