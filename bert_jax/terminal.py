@@ -1,5 +1,6 @@
 """Messages and progress bars on standard error."""
 
+import os
 import re
 import sys
 from typing import Any
@@ -8,9 +9,15 @@ import tqdm
 
 
 def progress_bar(**options: Any) -> tqdm.tqdm:
-    """Return a progress bar, which is disabled if standard error is not a terminal."""
+    """Return a progress bar, disabled if standard error is no terminal with a size.
+
+    tqdm shows nothing on a terminal of 0 lines, such as that of `ssh -tt` in a job.
+    """
+    has_lines = (
+        sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).lines > 0
+    )
     return tqdm.tqdm(
-        file=sys.stderr, disable=not sys.stderr.isatty(), dynamic_ncols=True, **options
+        file=sys.stderr, disable=not has_lines, dynamic_ncols=True, **options
     )
 
 

@@ -2,10 +2,12 @@
 
 import importlib
 import os
+import pty
 import re
 import shlex
 import subprocess
 import sys
+import termios
 
 import commands
 import jax
@@ -257,6 +259,18 @@ def test_output_that_the_shell_closed():
         done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True)
         assert done.returncode == 0
         assert done.stderr == b"x\n" * ("2>" not in closed)
+
+
+@pytest.mark.parametrize(("lines", "is_shown"), [(24, True), (0, False)])
+def test_a_bar_needs_a_terminal_with_a_size(lines, is_shown, monkeypatch):
+    """tqdm shows nothing on a terminal of 0 lines, and reports would go to the bar."""
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (lines, 80))
+    with open(follower, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with terminal.progress_bar(total=2) as bar:
+            assert bar.disable != is_shown
+    os.close(leader)
 
 
 @pytest.mark.parametrize("text", ["x", "x" * 100_000])

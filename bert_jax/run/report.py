@@ -45,7 +45,7 @@ def main(others: list[str]) -> None:
         picture = curves.compare({run.name: run.records for run in runs})
         print(comparison.table(runs))
     else:
-        name = folder.name or pathlib.Path.cwd().name  # of "."
+        name = terminal.printable(folder.name or pathlib.Path.cwd().name)  # of "."
         picture = curves.draw(metrics_file.read(folder), name)
     try:
         storage.make_folder(output.parent)
