@@ -347,6 +347,37 @@ def test_a_document_of_wikiextractor_without_its_end(tmp_path):
         assert [d.text for d in read_all(source)[0]] == ["one\n", "two\n"]
 
 
+def test_text_outside_documents_of_wikiextractor_is_reported(tmp_path):
+    lines = '<doc title="X">', "one", "</doc>", "stray", '<doc title="Y">', "two"
+    path = tmp_path / "a"
+    path.write_text("\n".join([*lines, "</doc>", ""]))
+    for split_bytes in (10, 1000):
+        documents, problems = read_all(
+            sources.Source(str(path), "wikiextractor", split_bytes)
+        )
+        assert [d.text for d in documents] == ["one\n", "two\n"]
+        (line,) = problems.lines
+        assert line.endswith("text outside <doc ...> and </doc>; left out")
+    path.write_text("a\nb\n")
+    documents, problems = read_all(sources.Source(str(path), "wikiextractor"))
+    assert not documents and f"{path}, line 1: text outside" in problems.lines[0]
+
+
+def test_a_glob_finds_each_file_once(tmp_path):
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/x.txt").touch()
+    matched = sources.matching_files(f"{tmp_path}/**/**/*.txt")
+    assert [info.name for info in matched] == [f"{tmp_path}/a/b/x.txt"]
+
+
+def test_a_folder_is_no_pattern(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a").mkdir()
+    for pattern in (f"{tmp_path}/a", "~/a"):
+        with pytest.raises(UserError, match="/a is a folder; give a pattern for its f"):
+            sources.matching_files(pattern)
+
+
 def test_wikiextractor_output():
     pattern = str(shared_data("wikipedia") / "*")
     got, problems = read_all(sources.Source(pattern, "wikiextractor"))

@@ -58,7 +58,7 @@ def test_bad_text_is_reported_and_the_rest_is_kept(tmp_path, saved_wordpiece):
     done = call("train_tokenizer", *flags, f"--output={tmp_path / 'v'}")
     assert f"warning: {tmp_path}/a.txt, line 3: not UTF-8" in done.stderr
     flags += [f"--tokenizer={saved_wordpiece}", f"--output={tmp_path / 'c'}"]
-    done = succeed("build_corpus", *flags, "--held_out=0")
+    done = succeed("build_corpus", *flags, "--held_out=1e-6")
     assert f"warning: {tmp_path}/a.txt, line 3: not UTF-8" in done.stderr
     assert f"warning: {tmp_path}/b.txt: empty file" in done.stderr
     assert "fewer than two documents are held out" in done.stderr

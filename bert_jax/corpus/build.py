@@ -209,7 +209,8 @@ def describe(corpus: shards.Corpus) -> str:
     special = corpus.tokenizer.special_tokens
     unknown = "" if special.unk == special.mask else f" ({share:.2%} {special.unk})"
     text = f"{corpus.folder}: {train}{unknown}; held out: {held_out}"
-    if corpus.count(shards.HELD_OUT, "documents") < 2:
+    is_few = corpus.count(shards.HELD_OUT, "documents") < 2
+    if is_few and corpus.settings["held_out"]:
         text += (
             "\nwarning: fewer than two documents are held out, too few for an "
             "evaluation; increase --held_out"

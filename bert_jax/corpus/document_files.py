@@ -251,6 +251,7 @@ def _hint_at_other_formats(first_line: str, problems: Problems) -> None:
 def _wikiextractor_lines(lines: _Lines) -> Iterator[str | None]:
     # A document belongs to the range with its `<doc` line.
     inside, title = False, ""
+    has_begun = lines.start == 0  # a range may begin inside the last one's document
     for offset, line in lines:
         if offset >= lines.end and (not inside or line.startswith("<doc ")):
             return
@@ -259,6 +260,7 @@ def _wikiextractor_lines(lines: _Lines) -> Iterator[str | None]:
                 yield None
             attribute = re.search(r'title="(.*?)">?\s*$', line)
             inside, title = True, _unescape(attribute[1]) if attribute else ""
+            has_begun = True
         elif line.startswith("</doc>"):
             yield None
             inside = False
@@ -268,6 +270,8 @@ def _wikiextractor_lines(lines: _Lines) -> Iterator[str | None]:
                 title = ""
             else:
                 yield line
+        elif has_begun and line.strip():
+            lines.report("text outside <doc ...> and </doc>; left out")
 
 
 def _jsonl_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:

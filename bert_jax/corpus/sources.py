@@ -112,7 +112,7 @@ def matching_files(pattern: str) -> list[storage.FileInfo]:
       UserError: There is none.
     """
     matched = storage.list_files(pattern)
-    if not matched and os.path.isdir(pattern):
+    if not matched and os.path.isdir(os.path.expanduser(pattern)):
         raise UserError(
             f"{pattern} is a folder; give a pattern for its files, such as "
             f"--input='{os.path.join(pattern, '*')}'"
