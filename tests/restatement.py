@@ -122,6 +122,16 @@ def deal(key, counts, block):
     return rounds
 
 
+def in_block(weights):
+    """Return the rows of each corpus in a block."""
+    exact = [Fraction(w) / sum(map(Fraction, weights)) * BLOCK for w in weights]
+    counts = [math.floor(x) for x in exact]
+    left = BLOCK - sum(counts)
+    for i in sorted(range(len(exact)), key=lambda i: -(exact[i] % 1))[:left]:
+        counts[i] += 1
+    return counts
+
+
 class Mixture:
     """The rows of a phase of several corpora, for one group of the shards of each."""
 
@@ -133,25 +143,20 @@ class Mixture:
         ]
         # Rows to take first, and the first row to take after these.
         self.left, self.next = [[] for _ in corpora], [0 for _ in corpora]
-        self.begin, self.weights = 0, None
+        self.begin, self.counts = 0, None
         for i in [*phases_before(config, phase), phase]:
-            shares = config.phases[i].corpus_weights or weights
-            if shares != self.weights:
-                if self.weights:
+            counts = in_block(config.phases[i].corpus_weights or weights)
+            if counts != self.counts:
+                if self.counts:
                     self.end_mixing()
-                self.begin_mixing(i, shares)
+                self.begin_mixing(i, counts)
             if i < phase:
                 self.begin += rows_of_phase(config, i)
 
-    def begin_mixing(self, phase, weights):
-        """Begin a mixture with other weights."""
-        self.begin, self.weights = 0, weights
+    def begin_mixing(self, phase, counts):
+        """Begin a mixture with other rows in a block."""
+        self.begin, self.counts = 0, counts
         self.key = word(key_of(self.config, 0, phase, self.group), MIXING)
-        exact = [Fraction(w) / sum(map(Fraction, weights)) * BLOCK for w in weights]
-        self.counts = [math.floor(x) for x in exact]
-        left = BLOCK - sum(self.counts)
-        for i in sorted(range(len(exact)), key=lambda i: -(exact[i] % 1))[:left]:
-            self.counts[i] += 1
 
     def end_mixing(self):
         """Find the rows that are left of each corpus: first the rest of the block."""
@@ -217,7 +222,8 @@ class Reference:
             if split == "held_out":
                 self.rate = masking.eval_rate
             # Of an example, and of a row.
-            self.P = self.row_P = masking.max_predictions or of_rates
+            self.P = min(self.length, masking.max_predictions or of_rates)
+            self.row_P = self.P
             if self.S > 1:
                 self.row_P = min(self.S * self.P, of_rates + self.S - 1, self.length)
 

@@ -71,7 +71,7 @@ def test_weights_of_phases_equal_the_restatement(corpora, monkeypatch):
     config = configure(groups=2)
     shapes = [
         (4000, 64, (0.5, 3.0)),
-        (7, 16, (0.5, 3.0)),
+        (7, 16, (1.0, 6.0)),  # the same shares
         (40, 16, (0.005, 1.0)),  # a block has fewer rows of the first than are left
         (9, 32, ()),
     ]
