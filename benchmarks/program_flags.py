@@ -4,10 +4,14 @@ import argparse
 
 
 def make_parser(docstring):
-    """Return a parser whose help begins with a docstring, line by line."""
-    return argparse.ArgumentParser(
-        description=docstring, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Return a parser whose help begins with a docstring, and has all defaults."""
+    return argparse.ArgumentParser(description=docstring, formatter_class=_Formatter)
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def _get_help_string(self, action):
+        has_default = action.default and action.default != argparse.SUPPRESS
+        return f"{action.help} (default: %(default)s)" if has_default else action.help
 
 
 def positive(number):

@@ -45,10 +45,10 @@ def train_step(model, optimizer):
 
 def main() -> None:
     parser = program_flags.make_parser(__doc__)
-    parser.add_argument("--topology", default="v5e:1x1")
-    parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--topology", default="v5e:1x1", help="TPU slice")
+    parser.add_argument("--rows", type=int, default=64, help="of a batch")
+    parser.add_argument("--length", type=int, default=128, help="of a row")
+    parser.add_argument("--layers", type=int, default=12, help="of the model")
     args = parser.parse_args()
     dump = schedule.ScheduleFolder()  # before the compiler is loaded
     import transformers

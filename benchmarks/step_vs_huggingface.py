@@ -124,7 +124,7 @@ def main():
     whole, number = program_flags.positive(int), program_flags.positive(float)
     parser.add_argument("--tokens", type=whole, help="of a batch")
     parser.add_argument("--minutes", type=number, help="for all; default 5, GPU 9.5")
-    parser.add_argument("--cores", type=whole, default=2)
+    parser.add_argument("--cores", type=whole, default=2, help="of the CPU")
     parser.add_argument("--output", help="file for the report")
     parser.add_argument("--side", help="for the script's own use")
     values = parser.parse_args()

@@ -58,7 +58,7 @@ def _parse() -> argparse.Namespace:
     parser = _Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2, help="default: 2")
     parser.add_argument("--devices", type=int, default=1, help="CPU devices of each")
     parser.add_argument("--restarts", type=int, default=0, help="maximum")
     parser.add_argument("--dry_run", action="store_true", help="print the commands")

@@ -283,6 +283,7 @@ def test_the_probability_that_a_text_follows(model):
     [
         ([], "there is no text; give a sentence with [MASK] in it, in quotes, or"),
         (["ab"], "there is no [MASK] in 'ab'"),
+        (["ab", "[MASK]"], "there is no [MASK] in 'ab'; give each text in quotes"),
         (["[Mask] a"], "no [MASK] in '[Mask] a'; write [MASK] instead of [Mask]"),
         (["[MASK]" * 39], "has 41 tokens; shorten it to the 40 positions"),
         (["--file=/nowhere"], "cannot read /nowhere: No such file or directory"),

@@ -150,8 +150,8 @@ def read_config(cls: type[T], kind: str = "") -> T:
     kind, given = kind or cls.kind, flag_errors.kind_of(recipe)
     if given != kind and given in flag_errors.COMMANDS:
         raise UserError(
-            f"{flag.config_filename} is a config for {given!r}, not {kind!r}; use "
-            f"{flag_errors.COMMANDS[given]}"
+            f"{flag.config_filename} is a config for {given!r}, not {kind!r}; give "
+            f"another recipe, or use {flag_errors.COMMANDS[given]}"
         )
     return config_lib.from_configdict(cls, recipe)
 

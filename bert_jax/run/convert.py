@@ -21,8 +21,8 @@ def define_flags() -> None:
     flags.DEFINE_string("output", "", "Folder to write, new or empty; path or URL.")
     flags.DEFINE_enum(
         "to",
-        "",
-        ["", "huggingface", "tensorflow", "native"],
+        None,
+        ["huggingface", "tensorflow", "native"],
         "Format to write: native is bert_jax's own. Default: native for a published "
         "model, huggingface for a native checkpoint.",
     )
@@ -34,7 +34,7 @@ def main() -> None:
     terminal.say("importing JAX")
     from bert_jax.interop import convert
 
-    converted = convert.convert(source, output, flags.FLAGS.to)
+    converted = convert.convert(source, output, flags.FLAGS.to or "")
     for kind in ("written", "missing", "ignored"):
         for name in getattr(converted, kind):
             print(f"{kind}  {name}")

@@ -4,8 +4,8 @@ r"""Fine-tune a pretrained encoder to tag words: named entities, parts of speech
       --config.task.train=TRAIN.conll --config.task.eval=EVAL.conll \
       --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
 
-The files have a word and its tag in each line, with a tab or a space between them, and
-a blank line after each sentence. Shape and tokenizer come from the checkpoint. Writes
+The files have a word and its tag in each line, with a tab or spaces between them, and a
+blank line after each sentence. Shape and tokenizer come from the checkpoint. Writes
 results.json and predictions.conll to the workdir. The same command resumes a run
 that was stopped.
 """
