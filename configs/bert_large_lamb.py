@@ -25,8 +25,8 @@ Run:    python -m bert_jax.run.pretrain --config=configs/bert_large_lamb.py:64k 
 
         That is 64 sequences of 128, or 16 of 512, at a time on a v4 chip, and half as
         many on v5e. The model is replicated on all chips. On v4:8x8x8,
-        --config.mesh.fsdp=8 has 10 % (64k) and 19 % (32k) fewer estimated cycles,
-        without collectives (docs/sharding.md).
+        --config.mesh.fsdp=8 has 10 % (64k) and 19 % (32k) fewer estimated cycles
+        with unrolled layers, without collectives (docs/sharding.md).
 Cost:   not run yet.
 """
 
