@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import io
 import json
+import os
 import shutil
 
 import numpy as np
@@ -20,6 +21,7 @@ from bert_jax.corpus import (
     build_state,
     document_files,
     file_kinds,
+    local_runner,
     python_docs,
     shards,
     sources,
@@ -661,6 +663,20 @@ def test_the_same_text_makes_the_same_corpus_wherever_it_is(
     path = built[0].folder / built[0].shards["train"][0].file
     column = pyarrow.ipc.open_file(str(path)).read_all()["source"].to_pylist()
     assert column == [f"A{c}/wiki_00:{n}" for c in "AB" for n in (1, 2)]
+
+
+def test_input_that_changes_while_it_is_read_is_reported(wordpiece, tmp_path, capsys):
+    path = tmp_path / "a.txt"
+    path.write_text("One document.\n\n" * 1000)
+    source = sources.Source(str(path), "text", split_bytes=5000)
+
+    def run(job, todo):
+        for each in local_runner.run(job, todo, workers=1):
+            yield each
+            os.truncate(path, 100)
+
+    build.build(source, build.Settings(0.0), wordpiece, tmp_path / "c", runner=run)
+    assert "warning: the input has changed while it was read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("separator", ["\n", "\n\n"])

@@ -82,6 +82,9 @@ def build(
     runner = runner or functools.partial(local_runner.run, workers=workers)
     with build_state.claimed(folder):
         results = _build_splits(job, identity, planned, runner)
+        if build_state.identity(job, sources.plan(source)) != identity:
+            hint = "the input has changed while it was read; text may be missing"
+            terminal.warn(1, [hint])
         problems = [line for result in results for line in result.problems.lines]
         is_empty = not any(result.train.documents for result in results)
         if not is_empty:
