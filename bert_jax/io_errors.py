@@ -31,8 +31,9 @@ def is_transient(error: BaseException) -> bool:
             return True
         if isinstance(seen, TimeoutError | ConnectionError | MemoryError):
             return True
-        # Of aiohttp, which is not always installed.
-        if any(c.__name__ == "ClientConnectionError" for c in type(seen).__mro__):
+        # Of aiohttp and requests, which are not always installed.
+        names = {c.__name__ for c in type(seen).__mro__}
+        if names & {"ClientConnectionError", "ConnectionError"}:
             return True
         if getattr(seen, "errno", 0) in (errno.ESTALE, errno.EMFILE, errno.ENFILE):
             return True

@@ -255,9 +255,10 @@ def list_files(pattern: str) -> list[FileInfo]:
             check_reachable(path(glob))
             matched = object_store.list_objects(glob)
         else:
-            # With two `**`, a file is found once for each way in which they match.
-            names = {*glob_lib.glob(os.path.expanduser(glob), recursive=True)}
-            files = [name for name in sorted(names) if os.path.isfile(name)]
+            names = sorted(glob_lib.glob(os.path.expanduser(glob), recursive=True))
+            # Links, or two `**`, find a file several times.
+            first = {os.path.realpath(name): name for name in reversed(names)}
+            files = [name for name in sorted(first.values()) if os.path.isfile(name)]
             matched = [FileInfo(name, os.path.getsize(name), "") for name in files]
         if matched:
             return matched

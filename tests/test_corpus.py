@@ -1,6 +1,7 @@
 import bz2
 import contextlib
 import dataclasses
+import errno
 import gzip
 import io
 import json
@@ -370,6 +371,27 @@ def test_a_glob_finds_each_file_once(tmp_path):
     (tmp_path / "a/b/x.txt").touch()
     matched = sources.matching_files(f"{tmp_path}/**/**/*.txt")
     assert [info.name for info in matched] == [f"{tmp_path}/a/b/x.txt"]
+
+
+def test_a_link_finds_no_file_twice(tmp_path):
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "b.txt").symlink_to("a.txt")
+    (tmp_path / "here").symlink_to(".")
+    matched = sources.matching_files(f"{tmp_path}/**/*.txt")
+    assert [info.name for info in matched] == [f"{tmp_path}/a.txt"]
+
+
+def test_a_mount_that_is_away_ends_the_build(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_text("A document.\n\n" * 10)
+
+    def fail(stream):
+        raise OSError(errno.EIO, "Input/output error")
+        yield
+
+    monkeypatch.setattr(document_files, "_text_lines", fail)
+    with pytest.raises(Unavailable, match=r"a.txt cannot be read now: Input/output er"):
+        read_all(sources.Source(str(path), "text"))
 
 
 def test_a_folder_is_no_pattern(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ import uuid
 import fsspec
 import numpy as np
 import pytest
+import requests
 from corpora import COMPRESS, build_reference, content, flipped
 from fsspec.implementations import memory
 
@@ -118,6 +119,20 @@ def test_damaged_shards_are_refused(is_remote, corpus, url, tmp_path):
         list(shards.read_shard(folder, shard))
 
 
+def test_wildcards_match_no_hidden_object(url):
+    names = "a.txt", ".b.txt", ".c/d.txt", "e/f.txt"
+    for name in names:
+        STORE.pipe_file(f"{url}/{name}", b"x")
+
+    def found(pattern):
+        return [x.name.removeprefix(f"{url}/") for x in storage.list_files(pattern)]
+
+    assert found(f"{url}/*.txt") == ["a.txt"]
+    assert found(f"{url}/**/*.txt") == ["a.txt", "e/f.txt"]
+    assert found(f"{url}/.*.txt") == [".b.txt"]
+    assert found(f"{url}/.c/*") == [".c/d.txt"]
+
+
 def test_build_without_documents_leaves_nothing(wordpiece, url):
     STORE.pipe_file(f"{url}/a.txt", b"")
     source = sources.Source(f"{url}/*.txt", "text")
@@ -136,7 +151,17 @@ def test_build_without_documents_leaves_nothing(wordpiece, url):
         *(("readinto", ending) for ending in ("", ".gz", ".zst", ".parquet")),
     ],
 )
-def test_a_store_that_fails_while_text_is_read(call, ending, url, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "expected", "message"),
+    [
+        (RuntimeError("later\nmaybe UNAVAILABLE"), Unavailable, "later maybe"),
+        (OSError("Forbidden: b/a\nno access"), UserError, "Forbidden: b/a no access"),
+        (requests.exceptions.ProxyError(), Unavailable, "ProxyError"),
+    ],
+)
+def test_a_store_that_fails_while_text_is_read(
+    error, expected, message, call, ending, url, monkeypatch
+):
     content = COMPRESS.get(ending, bytes)(b"Some words. " * 10_000)
     STORE.pipe_file(f"{url}/a{ending}", content)
     kind = "parquet" if ending == ".parquet" else "text"
@@ -144,11 +169,11 @@ def test_a_store_that_fails_while_text_is_read(call, ending, url, monkeypatch):
     (split,) = sources.plan(source)
 
     def fail(*arguments, **settings):
-        raise RuntimeError("later\nmaybe UNAVAILABLE")  # not an OSError
+        raise error
 
     where = memory.MemoryFile if call == "readinto" else type(STORE)
     monkeypatch.setattr(where, call, fail, raising=False)
-    with pytest.raises(Unavailable, match=r"^memory://.* cannot be reached: later ma"):
+    with pytest.raises(expected, match=rf"^memory://.* cannot be reached: {message}"):
         if call == "cat_file":
             sources.fingerprint(source, [split])
         list(sources.read(split, source, Problems()))

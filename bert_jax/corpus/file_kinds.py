@@ -3,6 +3,7 @@
 import bz2
 import codecs
 import contextlib
+import errno
 import gzip
 import io
 import lzma
@@ -72,10 +73,15 @@ def suffix(name: str) -> str:
 
 
 def raise_if_transient(name: str, error: BaseException) -> None:
-    """Raise `Unavailable` if a file that had this error may be readable later."""
-    if io_errors.is_transient(error):
-        shown = terminal.printable(name)
-        raise Unavailable(f"{shown} cannot be read now: {error}") from error
+    """Raise `Unavailable` if a file that had this error may be readable later.
+
+    A network mount that is away gives EIO, as a bad sector does. Either ends a build,
+    because leaving out the rest of all files would lose text.
+    """
+    is_mount = getattr(error, "errno", 0) == errno.EIO
+    if is_mount or io_errors.is_transient(error):
+        shown, reason = terminal.printable(name), io_errors.message(error)
+        raise Unavailable(f"{shown} cannot be read now: {reason}") from error
 
 
 def detect_format(names: Iterable[str]) -> str:

@@ -165,7 +165,8 @@ def _tokenised(
         if document is not None:
             segments = split_sentences(settings.language, document.text)
             waiting.append((document, normalise_spaces(segments) or [""]))
-            count += len(segments)
+            # Documents of few sentences may be long.
+            count += len(segments) + len(document.text) // 500
         if document is None or count >= _BATCH_SENTENCES:
             firsts = [sentences[0] for _, sentences in waiting]
             others = [text for _, sentences in waiting for text in sentences[1:]]
