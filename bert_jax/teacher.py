@@ -13,6 +13,8 @@ from bert_jax.model import parameters
 from bert_jax.objectives import distillation
 from bert_jax.training import processes, restore
 
+_WHERE = "objective.teacher_encoder"
+
 
 def fill_in_teacher(
     config: config_lib.PretrainConfig,
@@ -60,27 +62,56 @@ def adopt_teacher_encoder(
 
     Fields of the teacher's computation, such as `dtype`, default to the student's. Set
     fields stay.
+
+    Raises:
+      UserError: A field of the teacher's architecture is set, and contradicts it.
     """
-    objective, where = config.objective, "objective.teacher_encoder"
-    given = objective.teacher_encoder
-    computation = {
-        field.name: getattr(config.encoder, field.name)
-        for field in dataclasses.fields(given)
-        if field.metadata.get("free")
-        and getattr(given, field.name) == field.default
-        and f"{where}.{field.name}" not in overrides
-    }
     encoder = warm_start.resolve_encoder(
-        dataclasses.replace(given, **computation), source, overrides, where
+        _with_fields_of_student(config, overrides),
+        source,
+        overrides,
+        _WHERE,
+        may_adapt=False,  # a teacher does not learn
     )
     objective = dataclasses.replace(
-        objective, teacher=str(source.path), teacher_encoder=encoder
+        config.objective, teacher=str(source.path), teacher_encoder=encoder
     )
     if objective.hidden_weight:
         objective.compared_states(config.encoder)
     config = dataclasses.replace(config, objective=objective)
     config_lib.check(config)
     return config
+
+
+def assume_encoder(
+    config: config_lib.PretrainConfig, overrides: Collection[str]
+) -> config_lib.PretrainConfig:
+    """Return the config of a plan, which needs no checkpoint of the teacher.
+
+    The teacher's vocabulary is the student's. All else is as in
+    `adopt_teacher_encoder`.
+    """
+    encoder = _with_fields_of_student(config, overrides, "vocab_size")
+    objective = dataclasses.replace(config.objective, teacher_encoder=encoder)
+    return dataclasses.replace(config, objective=objective)
+
+
+def _with_fields_of_student(
+    config: config_lib.PretrainConfig, overrides: Collection[str], *others: str
+) -> config_lib.EncoderConfig:
+    """Return the teacher's encoder with the student's computation, where unset.
+
+    `others` names further fields to take from the student.
+    """
+    given = config.objective.teacher_encoder
+    changes = {
+        field.name: getattr(config.encoder, field.name)
+        for field in dataclasses.fields(given)
+        if (field.metadata.get("free") or field.name in others)
+        and getattr(given, field.name) == field.default
+        and f"{_WHERE}.{field.name}" not in overrides
+    }
+    return dataclasses.replace(given, **changes)
 
 
 def fill_in_fingerprint(

@@ -163,14 +163,17 @@ def resolve_encoder(
     source: PretrainedCheckpoint,
     overrides: Collection[str],
     where: str = "encoder",
+    *,
+    may_adapt: bool = True,
 ) -> config_lib.EncoderConfig:
     """Return the config of a checkpoint's encoder, changed for further pretraining.
 
     The architecture is the checkpoint's. All other fields are the run's. A field of the
     architecture counts as set if it was given on the command line or differs from its
     default. A set field must agree with the checkpoint, unless parameters can be
-    adapted to it (`config/fields.py`). `overrides` has the paths of the fields that
-    were given on the command line, and `where` is the path of the encoder.
+    adapted to it (`config/fields.py`) and `may_adapt` is true. `overrides` has the
+    paths of the fields that were given on the command line, and `where` is the path of
+    the encoder.
 
     Raises:
       UserError: A field that is set contradicts the checkpoint.
@@ -179,7 +182,9 @@ def resolve_encoder(
     # The table of a published checkpoint may have more rows than the tokenizer.
     if config.vocab_size in (0, source.metadata.tokenizer.vocab_size):
         config = dataclasses.replace(config, vocab_size=pretrained.vocab_size)
-    return _with_architecture(config, pretrained, where, source.path, overrides)
+    return _with_architecture(
+        config, pretrained, where, source.path, overrides, may_adapt
+    )
 
 
 def _with_architecture(
@@ -188,6 +193,7 @@ def _with_architecture(
     where: str,
     source: epath.Path,
     overrides: Collection[str],
+    may_adapt: bool,
 ) -> Any:
     """Return a config with the architecture of a checkpoint, group by group."""
     fields, defaults = {}, type(config)()
@@ -196,8 +202,8 @@ def _with_architecture(
         given, value = getattr(config, field.name), getattr(pretrained, field.name)
         is_set = path in overrides or given != getattr(defaults, field.name)
         if dataclasses.is_dataclass(given):
-            value = _with_architecture(given, value, path, source, overrides)
-        elif is_set and field.metadata.get("adaptable"):
+            value = _with_architecture(given, value, path, source, overrides, may_adapt)
+        elif is_set and may_adapt and field.metadata.get("adaptable"):
             value = given
         elif is_set and given != value:
             raise UserError(

@@ -233,11 +233,17 @@ def test_teachers_that_do_not_fit_are_refused(
         pretraining.pretrain(make_config(corpus, ""), run)
     with pytest.raises(UserError, match="but .* has .*; build the corpus with the "):
         pretraining.pretrain(make_config(byte_bpe_corpus, pretrained), run)
-    asked = make_config(
-        corpus, pretrained, **{"objective.teacher_encoder.num_layers": 5}
-    )
-    with pytest.raises(UserError, match="objective.teacher_encoder.num_layers=5, but"):
-        pretraining.pretrain(asked, run)
+    for field, value in (
+        ("num_layers", 5),
+        # Further pretraining may change these.
+        ("causal", True),
+        ("type_vocab_size", 0),
+        ("max_position_embeddings", 128),
+    ):
+        field = f"objective.teacher_encoder.{field}"
+        with pytest.raises(UserError, match=f"{field}={value}, but the checkpoint "):
+            asked = make_config(corpus, pretrained, **{field: value})
+            pretraining.pretrain(asked, run)
     for changes, message in (
         ({"encoder.hidden_size": 64}, "encoder.hidden_size is 64, and the .* is 32; "),
         (

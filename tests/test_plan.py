@@ -6,6 +6,7 @@ Tests that compile have the marker `plans`; their programs are small.
 import dataclasses
 import json
 import re
+import tempfile
 import types
 
 import commands
@@ -17,6 +18,7 @@ from plans import compiled_text, fake_phase, fake_plan, needs_compiler, on_tpu
 from recipes import build, load
 
 from bert_jax import config as config_lib
+from bert_jax import teacher
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import cross_entropy, products
@@ -279,6 +281,12 @@ def test_a_plan_has_the_encoders_of_checkpoints(
     assert "teacher" not in said and "the vocabulary has BERT's 30,522 tokens" in said
     run_plan.with_checkpoints(recipe, [])
     assert "objective.teacher is not set" in capsys.readouterr().err
+    student = dataclasses.replace(recipe.encoder, vocab_size=999, scan_layers=True)
+    asked = dataclasses.replace(recipe, encoder=student)
+    path = "objective.teacher_encoder.scan_layers"
+    for overrides, scanned in (((), True), ((path,), False)):
+        assumed = teacher.assume_encoder(asked, overrides).objective.teacher_encoder
+        assert (assumed.vocab_size, assumed.scan_layers) == (999, scanned)
     other = dataclasses.replace(corpus, tokenizer=byte_bpe)
     for asked in (started, taught):
         with pytest.raises(UserError, match=f"has tokenizer {byte_bpe.fingerprint}"):
@@ -697,8 +705,18 @@ def test_command_prints_only_json():
     assert got.stderr.splitlines() == said
 
 
+def test_the_path_of_schedules_has_no_space(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "my files"))
+    with pytest.raises(UserError, match="my files' contains a space, .* set TMPDIR"):
+        schedule.ScheduleFolder()
+
+
 @needs_compiler
 def test_mistakes_are_reported_in_one_line():
+    modern = "--config=configs/modernbert.py:base"
+    rate = "--config.optimizer.learning_rate=1e-4"
+    got = commands.call("plan", modern, "--topology=v4:2x2x1", rate)
+    commands.assert_refused(got, "optimizer.learning_rate=0.0001 has no effect beside")
     large = "--config=configs/bert_large.py"
     got = commands.call("plan", large)
     commands.assert_refused(got, "--topology is missing. Generation and chips")

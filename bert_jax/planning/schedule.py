@@ -15,6 +15,8 @@ import re
 import shutil
 import tempfile
 
+from bert_jax.errors import UserError
+
 _FLAGS = (
     "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true "
     "--xla_jf_dump_llo_pass_label_regex=^final_bundles$"
@@ -73,7 +75,16 @@ class ScheduleFolder:
     """Temporary folder that the compiler writes its schedules to."""
 
     def __init__(self) -> None:
-        """Set the compiler's flags. The compiler must not be loaded yet."""
+        """Set the compiler's flags. The compiler must not be loaded yet.
+
+        Raises:
+          UserError: The path of temporary files has a space, which separates flags.
+        """
+        if len(tempfile.gettempdir().split()) > 1:
+            raise UserError(
+                f"the path {tempfile.gettempdir()!r} contains a space, and --schedule "
+                "writes there; set TMPDIR to another folder"
+            )
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="schedules_"))
         # The compiler may write until the end.
         atexit.register(shutil.rmtree, self._folder, ignore_errors=True)

@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import signal
 from collections.abc import Sequence
 
 from absl import flags
@@ -92,7 +93,7 @@ def main() -> int:
     config = command_line.read_config(config_lib.PretrainConfig)
     name = command_line.required_flag("topology")
     terminal.say("importing JAX")
-    from bert_jax import pretraining
+    from bert_jax import pretraining, teacher
     from bert_jax.corpus import mixture
     from bert_jax.planning import page, search
     from bert_jax.planning.plan import Planner
@@ -101,10 +102,20 @@ def main() -> int:
 
     folders = config.data.folders if config.data.corpus else ()
     corpora = mixture.open_corpora(folders)
+    if corpora:
+        mixture.check_counts(config, corpora)
     config = with_checkpoints(config, corpora)
+    config.check_rates(command_line.overrides())
     config = pretraining.fill_in_from_corpora(config, corpora)
+    distils = isinstance(config.objective, config_lib.DistillationConfig)
+    if distils and not config.objective.teacher:
+        config = teacher.assume_encoder(config, command_line.overrides())
     # Before the compiler is loaded.
     schedule_folder = ScheduleFolder() if values.schedule else None
+    if not schedule_folder:  # which has to be removed
+        # A compilation of minutes would end before a signal handler of Python.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
     planner = Planner(open_topology(name, values.slices), schedule_folder)
     path, _, variant = values["config"].config_filename.partition(":")
     recipe = ":".join(filter(None, (pathlib.Path(path).stem, variant)))
