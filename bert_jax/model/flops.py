@@ -20,6 +20,7 @@ def encoder(
     The last layer computes keys and values of all tokens, and the rest at these
     positions (DeBERTa's also projects all queries, which do not count). All other
     layers have queries at the tokens and at the `targets`, XLNet's second stream.
+    Left-to-right encoders count the keys behind a query, too.
     """
     last = config.num_layers - 1
     layers = sum(_layer(config, i, length, length + targets) for i in range(last))
