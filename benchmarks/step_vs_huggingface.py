@@ -140,6 +140,10 @@ def main():
             f"--cases: unknown {', '.join(unknown)}; there are {sizes}, each with "
             "_float32 or _bfloat16, and then _LENGTH or nothing"
         )
+    for name in names:
+        case = make_case(name, values)
+        if case.length < 8 or not case.batch:
+            parser.error(f"--cases: {name} needs rows of 8 tokens and more --tokens")
     minutes = values.minutes or (9.5 if values.accelerator else 5.0)
     end = time.monotonic() + 60 * minutes
     sides, environment, kind = prepare(values)

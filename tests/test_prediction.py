@@ -7,6 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import published
 import pytest
 from commands import assert_refused, call
 from reference_logits import TOKENIZER, WORDS, logits_of, words
@@ -300,3 +301,12 @@ def test_invalid_texts_are_refused(flags, message, model, tmp_path):
     files = {name: tmp_path / f"{name}.txt" for name in ("lines", "long")}
     done = run_fill_mask(model, *(flag.format(**files) for flag in flags))
     assert_refused(done, message)
+
+
+def test_a_published_discriminator_has_no_generator():
+    loaded = prediction.load(str(published.folder("electra_discriminator")))
+    hint = "give the folder of its generator$"
+    with pytest.raises(UserError, match=hint):
+        loaded.fill(["aa [MASK]"])
+    with pytest.raises(UserError, match=hint):
+        list(loaded.score_pairs([("aa ab", "ab aa")], generator=True))

@@ -126,9 +126,10 @@ def fill(
     electra = model.saved_config("objective", config_lib.ReplacedTokensConfig)
     generator = electra and electra.generator(model.encoder)
     computation = BlankFilling(model.encoder, generator, tokenizer=tokenizer, top=top)
-    engine = model.engine(
-        computation, "to fill blanks", "give a pretraining run with masked tokens"
-    )
+    hint = "give a pretraining run with masked tokens"
+    if electra:  # a published discriminator
+        hint = "give the folder of its generator"
+    engine = model.engine(computation, "to fill blanks", hint)
     encoded = [_encode(model, i, text) for i, text in enumerate(texts)]
     length = 2 + max(map(len, encoded), default=0)
     rows, _ = token_rows.join_pairs(encoded, [None] * len(encoded), tokenizer, length)

@@ -160,7 +160,8 @@ def score_pairs(
             "within_word needs tokens that show where a word begins; this tokenizer "
             f"marks its end, {suffix!r}"
         )
-    engine = model.engine(computation, "to score sentences", "give a pretraining run")
+    hint = "give the folder of its generator" if generator else "give a pretraining run"
+    engine = model.engine(computation, "to score sentences", hint)
     remaining = enumerate(pairs)
     while window := list(itertools.islice(remaining, _WINDOW)):
         rows = _encode(model, window, within_word)  # a row for each sentence
