@@ -155,7 +155,7 @@ def test_a_recipe_of_another_command_names_it():
         ("finetune_classifier", "configs/tagger.py", "run.finetune_tagger"),
     ):
         done = commands.call(command, f"--config={ROOT / recipe}")
-        commands.assert_refused(done, f"; use {wanted}")
+        commands.assert_refused(done, f"give another recipe, or use {wanted}")
 
 
 def test_errors_of_a_recipe_keep_their_traceback(recipe):

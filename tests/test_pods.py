@@ -280,7 +280,7 @@ def test_the_launcher_ends_when_nobody_reads_its_output():
     os.close(writer)
     os.read(reader, 1000)
     os.close(reader)
-    assert started.wait(timeout=60) == 1
+    assert started.wait(timeout=60) in (1, 120)  # 120: Python could not flush
 
 
 def test_the_launcher_ends_all_when_one_dies():
