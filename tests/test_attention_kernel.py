@@ -221,19 +221,17 @@ def test_overlapping_pieces_are_whole_in_the_kernel(window):
     assert tpu_attention._piece_size(2560, 2 * window + 1) == 640
 
 
-@pytest.mark.parametrize("documents", [False, True])
 @pytest.mark.parametrize("attend", [by_kernel, by_kernel_of_long_rows, plain, by_cudnn])
 def test_a_query_without_keys_has_no_output_and_no_gradient(
-    attend, documents, interpreted_kernels
+    attend, interpreted_kernels
 ):
-    """The first row, or its last documents, are all padding."""
-    case = Case(4, 32, 256, documents=documents)
+    """In the first two rows, the last documents are all padding."""
+    case = Case(4, 32, 256, documents=True)
     pattern = case.pattern()
-    is_token = pattern.is_token.at[0, 50 * documents :].set(False)
+    is_token = pattern.is_token.at[0, 50:].set(False)
     pattern = dataclasses.replace(pattern, is_token=is_token)
-    sees_key = np.asarray(pattern.mask()).any(axis=2)
-    sees_nothing = np.broadcast_to(~sees_key, is_token.shape)
-    assert sees_nothing[0].any() and sees_nothing[0].all() != documents
+    sees_nothing = ~np.asarray(pattern.mask()).any(axis=2)
+    assert 0 < sees_nothing[0].sum() < sees_nothing[0].size
     *projections, _, _, _, g = case.arrays()
     context, pullback = jax.vjp(
         lambda *x: attend(case.encoder, x, NO_BIASES, pattern, None, None), *projections

@@ -231,9 +231,9 @@ def test_a_decay_that_follows_the_warmup_begins_at_the_peak():
     np.testing.assert_allclose([schedule(i) for i in range(12)], expected, atol=1e-6)
 
 
-def test_stable_adamw_takes_the_smallest_epsilon():
+def test_stable_adamw_takes_an_epsilon_whose_square_is_0():
     """A gradient of 0 is 0 / epsilon**2."""
-    c = dataclasses.replace(ADAM, name="stable_adamw", epsilon=1e-18)
+    c = dataclasses.replace(ADAM, name="stable_adamw", epsilon=1e-30)
     transform = optimizer.make_optimizer(c, lambda step: 1e-3)
     params = {"a": {"kernel": jnp.ones((2, 3))}}
     gradient = {"a": {"kernel": jnp.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]])}}

@@ -28,8 +28,7 @@ class OptimizerConfig:
     decay_fraction: float = field(0.1, at_least=0, at_most=1)
     beta1: float = field(0.9, at_least=0, less_than=1)
     beta2: float = field(0.999, at_least=0, less_than=1)
-    # Its square, in StableAdamW, must not be 0 in float32.
-    epsilon: float = field(1e-6, at_least=1e-18)
+    epsilon: float = field(1e-6, more_than=0)
     # Not on biases and norms. It is multiplied by the learning rate. ModernBERT's 1e-5
     # is not: with its peak rate of 8e-4 it is 1e-5 / 8e-4 = 0.0125 here.
     weight_decay: float = field(0.01, at_least=0)

@@ -20,7 +20,8 @@ def encoder(
     The last layer computes keys and values of all tokens, and the rest at these
     positions (DeBERTa's also projects all queries, which do not count). All other
     layers have queries at the tokens and at the `targets`, XLNet's second stream.
-    Left-to-right encoders count the keys behind a query, too.
+    In left-to-right encoders, keys after the query count, too, although they are masked
+    out.
     """
     last = config.num_layers - 1
     layers = sum(_layer(config, i, length, length + targets) for i in range(last))

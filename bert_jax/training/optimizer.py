@@ -34,8 +34,8 @@ Schedule = Callable[[jax.Array], jax.Array]
 def make_schedule(config: config_lib.OptimizerConfig, total_steps: int) -> Schedule:
     """Return a schedule with one peak, of the shape that `config.schedule` names.
 
-    All shapes rise linearly over the warmup, if there is one, from 0 for the very first
-    update. All but "wsd" without decay reach 0 at `total_steps`.
+    With a warmup, all shapes begin at 0 and rise linearly. All but "wsd" without decay
+    reach 0 at `total_steps`.
 
     - "linear" and "cosine" fall from the peak, at the end of the warmup.
     - "original" falls linearly over all steps, as if from the peak at step 0, so that
@@ -245,7 +245,8 @@ def clip_updates(
         _, correction = _bias_corrections(config, moments.count)
 
         def clip(path, scaled, gradient, square):
-            square = jnp.maximum(square / correction, config.epsilon**2)
+            # epsilon**2 may be 0 in float32.
+            square = jnp.maximum(square / correction, max(config.epsilon**2, 1e-36))
             ratio = jnp.square(gradient) / square
             rms = jnp.sqrt(
                 jnp.mean(ratio, _dims_of_one_layer(path, ratio), keepdims=True)

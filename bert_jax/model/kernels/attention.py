@@ -130,8 +130,9 @@ def _cudnn(
     choose the implementation "xla", which computes the same on any platform.
     """
     del dropout_keys  # there is no dropout
-    # cuDNN's softmax of no key is not finite: rows of padding see their first position.
-    # Queries without a key are zeroed below.
+    # cuDNN's softmax of no key is not finite. So rows of padding see their first
+    # position, which nothing reads. Queries of packed rows without a key are zeroed
+    # below.
     lengths = jnp.maximum(jnp.sum(pattern.is_token, axis=1, dtype=jnp.int32), 1)
     arrays = *_add_biases_and_rotate(config, projections, biases, rotations), lengths
     names = _HEADS, _HEADS, _HEADS, ("batch",)
@@ -141,8 +142,9 @@ def _cudnn(
     # axes, such as the one in `sharding.sum_over_replicas`.
     options = pattern.causal, implementation
     (context,) = per_device.apply(_run_cudnn, options, names, (_HEADS,), *arrays)
-    seen = pattern.is_token[:, None] if pattern.documents is None else pattern.mask()
-    sees_key = jnp.any(seen, axis=2)[:, :, None, None]  # [B, L or 1, 1, 1]
+    if pattern.documents is None:
+        return context
+    sees_key = jnp.any(pattern.mask(), axis=2)[:, :, None, None]  # [B, L or 1, 1, 1]
     return jnp.where(sees_key, context, 0)
 
 

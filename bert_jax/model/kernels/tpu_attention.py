@@ -2,7 +2,7 @@
 
 Scores, softmax, mask and dropout of a head never leave the chip's memory. The forward
 pass stores the output and, for each query, the logarithm of the sum of exponentials;
-the backward pass recomputes the rest. Dropout masks equal those of
+the backward pass recomputes the rest. Dropout masks equal the masks of
 `plain_attention.attend` bit for bit, so a run may change between the two. The backward
 pass also sums the gradients of queries, keys and values over positions, which are the
 gradients of their biases. The kernel applies rotations itself, because the halves of a
