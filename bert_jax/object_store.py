@@ -13,7 +13,6 @@ import dataclasses
 import glob as glob_lib
 import io
 import os
-import re
 from collections.abc import Iterator
 
 import fsspec
@@ -131,27 +130,20 @@ def open_store(url: str) -> fsspec.AbstractFileSystem:
 
 
 def list_objects(pattern: str | os.PathLike) -> list[FileInfo]:
-    """List the objects that match a glob, sorted by name.
-
-    As on a disk, wildcards match no name that begins with a dot.
-    """
+    """List the objects that match a glob, sorted by name."""
     url = os.fspath(pattern)
     scheme = url.partition("://")[0]
-    fixed = os.path.dirname(re.split(r"[*?[]", url)[0])
     try:
         matched = open_store(url).glob(url, detail=True)
     except FileNotFoundError:  # the bucket is missing
         return []
     except Exception as error:
         raise unreachable(url, error) from error
-    files = [
+    return [
         FileInfo(f"{scheme}://{name.lstrip('/')}", about["size"], _checksum(about))
         for name, about in sorted(matched.items())
         if about["type"] == "file"
     ]
-    if "/." in url[len(fixed) :]:
-        return files
-    return [file for file in files if "/." not in file.name[len(fixed) :]]
 
 
 def _checksum(about: dict) -> str:
@@ -164,8 +156,9 @@ def _checksum(about: dict) -> str:
 def requests(url: str) -> Iterator[None]:
     """Context that turns an error of a store's library into an error of one line.
 
-    Only a missing object stays an `OSError`: others of gcsfs and requests say that
-    access is refused or the store is away, not that a file is damaged.
+    Only the `FileNotFoundError` of a missing object passes. Other `OSError`s of gcsfs
+    mean that access is refused or the store does not answer, and not that a file is
+    damaged.
     """
     try:
         yield

@@ -12,6 +12,7 @@ import fcntl
 import glob as glob_lib
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 import uuid
@@ -75,7 +76,11 @@ def check_new_folder(name: str) -> Path:
     folder = path(name.rstrip("/") if is_remote(name) else name)
     with writing(folder):
         if is_remote(folder):
-            is_empty = not (list_files(f"{folder}/**") or list_files(str(folder)))
+            check_reachable(folder)
+            # Hidden objects count, too.
+            name = glob_lib.escape(str(folder))
+            globs = f"{name}/**", name
+            is_empty = not any(map(object_store.list_objects, globs))
         else:
             existing = next(p for p in (folder, *folder.parents) if p.exists())
             if not existing.is_dir():
@@ -254,9 +259,13 @@ def list_files(pattern: str) -> list[FileInfo]:
         if is_remote(glob):
             check_reachable(path(glob))
             matched = object_store.list_objects(glob)
+            # As on a disk, wildcards match no name that begins with a dot.
+            fixed = os.path.dirname(re.split(r"[*?[]", glob)[0])
+            if "/." not in glob[len(fixed) :]:
+                matched = [f for f in matched if "/." not in f.name[len(fixed) :]]
         else:
             names = sorted(glob_lib.glob(os.path.expanduser(glob), recursive=True))
-            # Links, or two `**`, find a file several times.
+            # Several links, or two `**`, may lead to one file. Keep its first name.
             first = {os.path.realpath(name): name for name in reversed(names)}
             files = [name for name in sorted(first.values()) if os.path.isfile(name)]
             matched = [FileInfo(name, os.path.getsize(name), "") for name in files]

@@ -346,7 +346,9 @@ def test_brackets_in_names_are_literal_if_they_match_nothing_as_a_glob(tmp_path)
 def test_a_document_of_wikiextractor_without_its_end(tmp_path):
     (tmp_path / "a").write_text('<doc title="X">\none\n<doc title="Y">\ntwo\n</doc>\n')
     for split_bytes in (10, 1000):
-        source = sources.Source(str(tmp_path / "a"), "wikiextractor", split_bytes)
+        source = sources.Source(
+            str(tmp_path / "a"), "wikiextractor", split_bytes=split_bytes
+        )
         assert [d.text for d in read_all(source)[0]] == ["one\n", "two\n"]
 
 
@@ -354,9 +356,9 @@ def test_text_outside_documents_of_wikiextractor_is_reported(tmp_path):
     lines = '<doc title="X">', "one", "</doc>", "stray", '<doc title="Y">', "two"
     path = tmp_path / "a"
     path.write_text("\n".join([*lines, "</doc>", ""]))
-    for split_bytes in (10, 1000):
+    for split_bytes in (5, 10, 20, 1000):
         documents, problems = read_all(
-            sources.Source(str(path), "wikiextractor", split_bytes)
+            sources.Source(str(path), "wikiextractor", split_bytes=split_bytes)
         )
         assert [d.text for d in documents] == ["one\n", "two\n"]
         (line,) = problems.lines
@@ -696,6 +698,7 @@ def test_input_that_changes_while_it_is_read_is_reported(wordpiece, tmp_path, ca
         for each in local_runner.run(job, todo, workers=1):
             yield each
             os.truncate(path, 100)
+        path.unlink()
 
     build.build(source, build.Settings(0.0), wordpiece, tmp_path / "c", runner=run)
     assert "warning: the input has changed while it was read" in capsys.readouterr().err

@@ -131,6 +131,11 @@ def test_wildcards_match_no_hidden_object(url):
     assert found(f"{url}/**/*.txt") == ["a.txt", "e/f.txt"]
     assert found(f"{url}/.*.txt") == [".b.txt"]
     assert found(f"{url}/.c/*") == [".c/d.txt"]
+    with pytest.raises(UserError, match="is not empty"):
+        storage.check_new_folder(f"{url}/.c")
+    STORE.pipe_file(f"{url}/x/.hidden", b"x")
+    with pytest.raises(UserError, match="is not empty"):
+        storage.check_new_folder(f"{url}/x")
 
 
 def test_build_without_documents_leaves_nothing(wordpiece, url):

@@ -82,7 +82,7 @@ def build(
     runner = runner or functools.partial(local_runner.run, workers=workers)
     with build_state.claimed(folder):
         results = _build_splits(job, identity, planned, runner)
-        if build_state.identity(job, sources.plan(source)) != identity:
+        if not _is_unchanged(job, identity):
             hint = "the input has changed while it was read; text may be missing"
             terminal.warn(1, [hint])
         problems = [line for result in results for line in result.problems.lines]
@@ -105,6 +105,14 @@ def build(
         )
     why = f" ({problems[0]})" if problems else ""
     raise UserError(f"no document for training in the input{why}")
+
+
+def _is_unchanged(job: splits.Job, identity: dict[str, Any]) -> bool:
+    """Return whether the input is still the one that the build began with."""
+    try:
+        return build_state.identity(job, sources.plan(job.source)) == identity
+    except UserError:  # deleted, or not accessible any more
+        return False
 
 
 def _remove_state(folder: storage.Path) -> None:
@@ -212,8 +220,8 @@ def describe(corpus: shards.Corpus) -> str:
     special = corpus.tokenizer.special_tokens
     unknown = "" if special.unk == special.mask else f" ({share:.2%} {special.unk})"
     text = f"{corpus.folder}: {train}{unknown}; held out: {held_out}"
-    is_few = corpus.count(shards.HELD_OUT, "documents") < 2
-    if is_few and corpus.settings["held_out"]:
+    has_few = corpus.count(shards.HELD_OUT, "documents") < 2
+    if has_few and corpus.settings["held_out"]:
         text += (
             "\nwarning: fewer than two documents are held out, too few for an "
             "evaluation; increase --held_out"

@@ -249,11 +249,11 @@ def _hint_at_other_formats(first_line: str, problems: Problems) -> None:
 
 
 def _wikiextractor_lines(lines: _Lines) -> Iterator[str | None]:
-    # A document belongs to the range with its `<doc` line.
+    # Text belongs to the range with the `<doc` line before it, or to the first range.
     inside, title = False, ""
-    has_begun = lines.start == 0  # a range may begin inside the last one's document
+    has_begun = lines.start == 0
     for offset, line in lines:
-        if offset >= lines.end and (not inside or line.startswith("<doc ")):
+        if offset >= lines.end and (line.startswith("<doc ") or not has_begun):
             return
         if line.startswith("<doc "):
             if inside:  # a document without its end

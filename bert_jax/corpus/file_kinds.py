@@ -75,13 +75,14 @@ def suffix(name: str) -> str:
 def raise_if_transient(name: str, error: BaseException) -> None:
     """Raise `Unavailable` if a file that had this error may be readable later.
 
-    A network mount that is away gives EIO, as a bad sector does. Either ends a build,
-    because leaving out the rest of all files would lose text.
+    EIO counts as transient, because a network mount that is away gives it. A bad sector
+    gives it, too. Leaving out the rest of a file would lose text.
     """
-    is_mount = getattr(error, "errno", 0) == errno.EIO
-    if is_mount or io_errors.is_transient(error):
+    has_eio = getattr(error, "errno", 0) == errno.EIO
+    if has_eio or io_errors.is_transient(error):
         shown, reason = terminal.printable(name), io_errors.message(error)
-        raise Unavailable(f"{shown} cannot be read now: {reason}") from error
+        hint = "; if it stays so, remove the file" * has_eio
+        raise Unavailable(f"{shown} cannot be read now: {reason}{hint}") from error
 
 
 def detect_format(names: Iterable[str]) -> str:

@@ -165,7 +165,7 @@ def _tokenised(
         if document is not None:
             segments = split_sentences(settings.language, document.text)
             waiting.append((document, normalise_spaces(segments) or [""]))
-            # Documents of few sentences may be long.
+            # A long document may have few sentences, so count its characters, too.
             count += len(segments) + len(document.text) // 500
         if document is None or count >= _BATCH_SENTENCES:
             firsts = [sentences[0] for _, sentences in waiting]
