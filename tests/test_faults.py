@@ -402,7 +402,7 @@ def test_an_outage_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
         (PermissionError(errno.EACCES, "Permission denied"), UserError, "Permission d"),
         (OSError(errno.EMFILE, "Too many open files"), Unavailable, "now: .*Too many"),
         (
-            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while try"),
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Error allocating device b"),
             jax.errors.JaxRuntimeError,
             "^RESOURCE_EXHAUSTED",
         ),

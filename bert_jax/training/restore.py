@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import pathlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -26,9 +27,15 @@ orbax_logs.install()
 
 
 def absolute(path: str | os.PathLike) -> epath.Path:
-    """Make a local path absolute, and return a URL as it is."""
+    """Make a local path absolute, and return a URL as it is.
+
+    A link before `..` is followed, as the system does. Orbax would drop it.
+    """
     if not storage.is_remote(path):
-        path = os.path.abspath(storage.path(path))
+        parts = storage.path(path).absolute().parts
+        resolved = len(parts) - parts[::-1].index("..") if ".." in parts else 0
+        path = pathlib.Path(os.path.realpath(os.path.join("/", *parts[:resolved])))
+        path = path.joinpath(*parts[max(1, resolved) :])
     name = os.fspath(path)
     check_name(name)
     try:
@@ -240,7 +247,8 @@ def read_in_all_processes(
 
     Raises:
       Unavailable: In all processes, if a later attempt may succeed.
-      UserError: In all processes, if one of them may not read the files.
+      UserError: In all processes, if one of them has no access to the files.
+      JaxRuntimeError: In this process alone, if a device has too little memory.
     """
     result, problem, transient, refused = None, "", "", ""
     try:
@@ -248,8 +256,8 @@ def read_in_all_processes(
     # Orbax, TensorStore and asyncio raise many kinds of errors for damaged files.
     except Exception as error:
         is_jax = isinstance(error, jax.errors.JaxRuntimeError)
-        if is_jax and "RESOURCE_EXHAUSTED: Out of memory" in str(error):
-            raise  # of a device
+        if is_jax and str(error).startswith("RESOURCE_EXHAUSTED"):
+            raise  # a device has too little memory; the files may be intact
         if io_errors.is_transient(error):
             transient = _first_line(error)
         elif io_errors.is_refused(error):

@@ -50,7 +50,7 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
     """
     folder = storage.path(path)
     if not storage.is_remote(folder):
-        folder = pathlib.Path(os.path.abspath(folder))  # as for checkpoints
+        folder = pathlib.Path(restore.absolute(folder))  # as for checkpoints
     with contextlib.ExitStack() as held:
         with processes.raise_in_all():
             restore.check_name(folder)
