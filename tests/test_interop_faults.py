@@ -456,6 +456,7 @@ def test_a_model_whose_pairs_have_one_segment(folder):
     for written, segments in (
         ({}, 2),
         ({"tokenizer_class": "XLMRobertaTokenizer"}, 1),  # multilingual MiniLM
+        ({"tokenizer_class": "DistilBertTokenizerFast"}, 1),
         # Release 5 of `transformers` writes its class, and no names that are default.
         (bert, 2),
         (bert | {"model_input_names": ["input_ids", "attention_mask"]}, 1),

@@ -80,7 +80,7 @@ class ModelSpec:
         """First parts of the paths of the heads and the pooler that the class has."""
         absent = absent_parts(self.encoder.prediction_head)
         if self.purpose == MASKED_LM:
-            absent += ("encoder/pooler",)  # only older folders have its arrays
+            absent += ("encoder/pooler",)  # optional: only older releases save it
         heads = [
             p if p.startswith("encoder/") else p.split("/")[0]
             for p in self.parts

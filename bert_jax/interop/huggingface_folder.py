@@ -1,6 +1,8 @@
 """Folders that `transformers` saved."""
 
 import dataclasses
+import glob
+import os
 import pathlib
 
 from bert_jax.errors import UserError
@@ -48,12 +50,14 @@ def read(folder: pathlib.Path) -> published.Published:
         files, arrays = (folder / FLAX,), flax_msgpack.read(folder / FLAX)
     elif pickles := [path for name in _PICKLES for path in sorted(folder.glob(name))]:
         # Classes of `transformers` would leave out arrays, or invent heads.
-        found = folder / PICKLE if pickles[0].match(PICKLE) else pickles[0]
+        is_sharded = pickles[0].match(PICKLE)
+        name = PICKLE if is_sharded else glob.escape(pickles[0].name)
+        found = os.path.join(glob.escape(str(folder)), name)
         raise UserError(
             f"{pickles[0]} is a pickle, and reading a pickle can run code; write its "
             "arrays as safetensors, in Python: import glob, torch; "
             "from safetensors.torch import save_file; save_file({k: "
-            f"v.contiguous().clone() for f in glob.glob({str(found)!r}) for k, v in "
+            f"v.contiguous().clone() for f in glob.glob({found!r}) for k, v in "
             f"torch.load(f, weights_only=True).items()}}, {str(folder / ARRAYS)!r})"
         )
     else:
@@ -70,22 +74,20 @@ def read(folder: pathlib.Path) -> published.Published:
             name: _first_row(array) if name.endswith(_SEGMENTS) else array
             for name, array in arrays.items()
         }
-    has_pipeline = (folder / PIPELINE_FILE).exists()
-    if has_pipeline:
+    if (folder / PIPELINE_FILE).exists():
         special_token_layout.check(
             str(folder),
             tokenizer,
             cls_is_last=config.family.cls_is_last,
             has_segments=has_segments,
         )
-    has_vocab_txt = (folder / tokenizer_files.WORDPIECE).exists()
     return published.assemble(
         str(folder),
         files,
         config,
         tokenizer,
         arrays,
-        tokens_are_lines=has_vocab_txt and not has_pipeline,
+        tokens_are_lines=tokenizer_files.has_tokens_in_lines(folder),
     )
 
 

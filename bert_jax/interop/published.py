@@ -107,7 +107,7 @@ def assemble(
 ) -> Published:
     """Assemble a checkpoint from its files, and check that they fit together.
 
-    `tokens_are_lines` says that the vocabulary is a `vocab.txt`.
+    `tokens_are_lines`: whether the tokens were read from the lines of a `vocab.txt`.
 
     Raises:
       UserError: The files contradict each other, or the encoder is incomplete.
@@ -164,8 +164,8 @@ def _check_vocabulary(
 ) -> None:
     """Check that the rows of an embedding fit the tokens of the vocabulary.
 
-    If a line of a `vocab.txt` is missing, all later tokens have wrong ids. So there,
-    rows without a token must be padding.
+    If a line of a `vocab.txt` is missing, all later tokens have wrong ids. So the
+    number of rows must be the next multiple of a usual padding.
     """
     padded = {-(-tokens // multiple) * multiple for multiple in _MULTIPLES}
     if tokens_are_lines:

@@ -39,7 +39,7 @@ _FIRST_TOKENS = {
     "XLMRoberta": ("<s>", "<pad>", "</s>", "<unk>"),
 }
 _BYTE_BPE = ("vocab.json", "merges.txt")
-WORDPIECE = "vocab.txt"
+_WORDPIECE = "vocab.txt"
 # Longest word of `transformers`' BERT tokenizers, in characters.
 _LONGEST_WORD = 100
 # Classes of `transformers` that split the texts of older folders as bert_jax does.
@@ -47,10 +47,10 @@ _CLASSES = (
     "(Albert|Bert|DebertaV2|DistilBert|Electra|GPT2|PreTrained|Roberta|XLNet)Tokenizer(Fast)?"
     "|TokenizersBackend"
 )
-# Classes that number the two texts of a pair unless the settings say otherwise. Before
-# release 5 of `transformers`, all but some classes did.
+# Classes of release 5 of `transformers` that number the two texts of a pair by default.
 _WITH_SEGMENTS = ("BertTokenizer", "DebertaV2Tokenizer")
-_NEVER_WITH_SEGMENTS = "(Camembert|DistilBert|GPT2|Roberta|XLMRoberta)Tokenizer(Fast)?"
+# Classes of earlier releases that give both texts segment 0 by default.
+_WITHOUT_SEGMENTS = "(Camembert|DistilBert|GPT2|Roberta|XLMRoberta)Tokenizer(Fast)?"
 
 
 # ---- in
@@ -127,12 +127,12 @@ def _older_pipeline(
         files = [(folder / name).read_bytes() for name in _BYTE_BPE]
         space = settings.get("add_prefix_space", False)
         return pipelines.byte_bpe(*pipelines.parse_byte_bpe(*files), space, settings)
-    if not (folder / WORDPIECE).exists():
+    if not (folder / _WORDPIECE).exists():
         # Corpora and converted checkpoints have it one level below.
         below = folder / "tokenizer"
         hint = f"; give {below}" if (below / PIPELINE_FILE).exists() else ""
         raise UserError(
-            f"there is no {PIPELINE_FILE}, {WORDPIECE}, {_SENTENCEPIECE}, {_DEBERTA}, "
+            f"there is no {PIPELINE_FILE}, {_WORDPIECE}, {_SENTENCEPIECE}, {_DEBERTA}, "
             f"{_FAIRSEQ}, or {' with '.join(_BYTE_BPE)}{hint}"
         )
     for name in ("tokenize_chinese_chars", "do_basic_tokenize"):
@@ -142,7 +142,7 @@ def _older_pipeline(
                 "bert_jax splits Chinese characters and punctuation"
             )
     strip_accents = settings.get("strip_accents", lower_case)
-    tokens = pipelines.parse_wordpiece((folder / WORDPIECE).read_bytes())
+    tokens = pipelines.parse_wordpiece((folder / _WORDPIECE).read_bytes())
     return pipelines.wordpiece(
         tokens, lower_case, strip_accents, _LONGEST_WORD, settings
     )
@@ -174,7 +174,7 @@ def read_google(folder: pathlib.Path) -> Tokenizer:
     """Read the `vocab.txt` in a folder of google-research/bert or electra."""
     settings = tokenizer_settings.read(folder)
     return read_wordpiece(
-        folder / WORDPIECE,
+        folder / _WORDPIECE,
         settings.get("do_lower_case"),
         settings.get("strip_accents"),
     )
@@ -199,6 +199,12 @@ def read_wordpiece(
     return tokenizer_lib.make(pipeline)
 
 
+def has_tokens_in_lines(folder: storage.Path) -> bool:
+    """Return whether `read` takes the tokens from the lines of a `vocab.txt`."""
+    first = PIPELINE_FILE, _SENTENCEPIECE, _DEBERTA, _FAIRSEQ, _BYTE_BPE[0]
+    return not any((folder / name).exists() for name in first)
+
+
 def has_one_segment(folder: storage.Path, tokenizer: Tokenizer) -> bool:
     """Return whether `transformers` gives segment 0 to both texts of a pair."""
     settings = json_files.JsonFile(
@@ -206,7 +212,7 @@ def has_one_segment(folder: storage.Path, tokenizer: Tokenizer) -> bool:
     )
     model = json_files.read_or_empty(folder / "config.json")
     name = settings.values.get("tokenizer_class") or model.get("tokenizer_class")
-    has_ids = not re.fullmatch(_NEVER_WITH_SEGMENTS, str(name))
+    has_ids = not re.fullmatch(_WITHOUT_SEGMENTS, str(name))
     if "backend" in settings.values:  # saved by release 5 or later
         has_ids = name in _WITH_SEGMENTS
     default = ["token_type_ids"] if has_ids else []
@@ -310,6 +316,6 @@ def write_wordpiece(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
     # A line for each id. An id that the vocabulary skips gets a token that no text has.
     lines = [token or f"[unused-{i}]" for i, token in enumerate(tokenizer.tokens)]
     content = "".join(f"{line}\n" for line in lines)
-    (folder / WORDPIECE).write_text(content, encoding="utf-8")
+    (folder / _WORDPIECE).write_text(content, encoding="utf-8")
     settings = {"do_lower_case": lower_case, "strip_accents": strip_accents}
     json_files.write(folder / SETTINGS_FILE, settings)
