@@ -128,7 +128,7 @@ def main() -> None:
     names = program_flags.names_of(TASKS)
     parser.add_argument("--tasks", default=[*TASKS], type=names, help="some of them")
     parser.add_argument("--learning_rate", type=float, default=3e-4, help="peak")
-    parser.add_argument("--batch_size", type=int, default=32, help="rows")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows of a batch")
     parser.add_argument("--length", type=int, default=384, help="longest rows")
     parser.add_argument("--seeds", type=int, default=3, help="runs, two or more")
     values = parser.parse_args()

@@ -71,12 +71,14 @@ def main():
     parser.add_argument(
         "--corpus", required=True, help="from run.build_corpus; or several"
     )
-    parser.add_argument("--recipes", nargs="+", default=RECIPES, help="to measure")
+    parser.add_argument(
+        "--recipes", nargs="+", default=RECIPES, help="recipes to measure"
+    )
     parser.add_argument("--collator", action="store_true", help="Hugging Face's, too")
     parser.add_argument("--length", type=int, default=128, help="of rows")
-    parser.add_argument("--batch_size", type=int, default=1024, help="rows")
+    parser.add_argument("--batch_size", type=int, default=1024, help="rows of a batch")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a measurement")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements")
+    parser.add_argument("--rounds", type=int, default=5, help="number of measurements")
     values = parser.parse_args()
     warnings.simplefilter("ignore")
     shape = {"length": values.length, "batch_size": values.batch_size}

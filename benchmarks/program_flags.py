@@ -4,7 +4,7 @@ import argparse
 
 
 def make_parser(docstring):
-    """Return a parser whose help begins with a docstring, and has all defaults."""
+    """Return a parser whose help begins with a docstring, and shows all defaults."""
     return argparse.ArgumentParser(description=docstring, formatter_class=_Formatter)
 
 

@@ -142,8 +142,10 @@ def main():
         )
     for name in names:
         case = make_case(name, values)
-        if case.length < 8 or not case.batch:
-            parser.error(f"--cases: {name} needs rows of 8 tokens and more --tokens")
+        if case.length < 8:
+            parser.error(f"--cases: {name} has rows of fewer than 8 tokens")
+        if not case.batch:
+            parser.error(f"--tokens={values.tokens} is less than a row of {name}")
     minutes = values.minutes or (9.5 if values.accelerator else 5.0)
     end = time.monotonic() + 60 * minutes
     sides, environment, kind = prepare(values)

@@ -9,9 +9,10 @@ import tqdm
 
 
 def progress_bar(**options: Any) -> tqdm.tqdm:
-    """Return a progress bar, disabled if standard error is no terminal with a size.
+    """Return a progress bar, which is shown only on a terminal.
 
-    tqdm shows nothing on a terminal of 0 lines, such as that of `ssh -tt` in a job.
+    It is disabled on a terminal of 0 lines (`ssh -tt` in a job), where tqdm shows
+    nothing.
     """
     has_lines = (
         sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).lines > 0

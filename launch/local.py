@@ -35,6 +35,8 @@ _DONE, _CRASHED, _MISTAKE, _STOPPED = 0, 1, 2, 75
 
 def main() -> int:
     """Parse the arguments, and start the command until it is done."""
+    # Closed by the shell, with 2>&-. The output of processes needs a reader.
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     options = _parse()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -58,7 +60,9 @@ def _parse() -> argparse.Namespace:
     parser = _Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--processes", type=int, default=2, help="default: 2")
+    parser.add_argument(
+        "--processes", type=int, default=2, help="their number (default: 2)"
+    )
     parser.add_argument("--devices", type=int, default=1, help="CPU devices of each")
     parser.add_argument("--restarts", type=int, default=0, help="maximum")
     parser.add_argument("--dry_run", action="store_true", help="print the commands")

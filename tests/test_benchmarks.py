@@ -98,7 +98,7 @@ def test_help_is_the_docstring(path):
             "--cases: unknown base_float16, mini_float32_0; there are tiny|mini|",
         ),
         ("step_vs_huggingface", ["--cores=0"], "argument --cores: 0 is not positive"),
-        ("step_vs_huggingface", ["--tokens=64"], "mini_float32 needs rows of 8"),
+        ("step_vs_huggingface", ["--tokens=64"], "--tokens=64 is less than a row of"),
         ("input_pipeline", ["--corpus=CORPUS", "--recipes", "none"], "configs/none.py"),
         ("input_pipeline", ["--corpus=CORPUS", "--recipes", "electra:none"], "'none'"),
         ("input_pipeline", ["--corpus=nowhere"], "no corpus in nowhere"),

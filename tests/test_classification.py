@@ -50,7 +50,9 @@ def test_labels_become_classes():
         assert classification.label_names(labelled(*names)) == names
     with pytest.raises(UserError, match="training labels 1, 1.0 repeat numbers"):
         classification.label_names(labelled("1", "2", "1.0"))
-    with pytest.raises(UserError, match=r"a.tsv, line 1: the label is 'nan', and all"):
+    with pytest.raises(
+        UserError, match=r"a.tsv, line 1: the label 'nan' is not finite, and"
+    ):
         classification.label_names(labelled("1", "nan", "0"))
     with pytest.raises(UserError, match="have the label 'x', from a.tsv, line 1 on"):
         classification.label_names(examples[1:])

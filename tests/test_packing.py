@@ -166,8 +166,8 @@ def test_packing_keeps_losses_and_gradients(name, corpus):
     (loss, packed), gradient = loss_and_gradient(objective_of(settings), params, batch)
     (expected, separate), other = loss_and_gradient(objective_of(alone), params, rows)
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
-    for name in separate.keys() - {"padding_fraction"}:
-        assert packed[name].count == separate[name].count > 0
-        assert_close(packed[name].sum, separate[name].sum, 1e-5)
+    for metric in separate.keys() - {"padding_fraction"}:
+        assert packed[metric].count == separate[metric].count > 0
+        assert_close(packed[metric].sum, separate[metric].sum, 1e-5)
     assert relative_distance(gradient, other) < 1e-5
     assert metric_sums.ratio(packed["examples_per_row"]) == len(rows["input_ids"]) / 8

@@ -39,7 +39,7 @@ class FinetuneConfig:
     # As in `EncoderConfig`. The checkpoint's value is ignored: it may have been set for
     # another machine.
     kernels: str = field("auto", choices=("auto", "off"), free=True)
-    # What the backward pass recomputes instead of storing it; "": as pretrained.
+    # What the backward pass recomputes, to save memory; "": as pretrained.
     remat: str = field("", choices=("", "none", "attention", "layer"), free=True)
     # Dropout of hidden states in encoder and head, and of attention probabilities.
     dropout_rate: float = field(0.1, at_least=0, less_than=1)

@@ -58,7 +58,7 @@ def answer(
         if model.encoder.causal:
             raise UserError(
                 "null_threshold does not go with a left-to-right encoder, whose [CLS] "
-                "has seen no question"
+                "has seen no question; leave it out"
             )
         config = dataclasses.replace(config, no_answers=True)
     made = windows.make(questions, contexts, model.tokenizer, config)

@@ -95,7 +95,7 @@ def _explain(error: Exception) -> str:
     if is_jax and line.startswith("RESOURCE_EXHAUSTED"):
         return (
             f"{line}; use a smaller batch_size or length, or in training more "
-            "micro_batches or devices"
+            "micro_batches or devices, or remat=layer"
         )
     if _is_missing_platform(error):
         platforms = os.environ.get("JAX_PLATFORMS")

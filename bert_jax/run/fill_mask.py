@@ -58,8 +58,9 @@ def main(texts: list[str]) -> None:
         except prediction.TextError as error:
             # With --next, the window has one text, and its successor has the index 1.
             where = [*(place for place, _ in window), "--next"][error.index]
-            # Where it is one of several arguments, it may be a word of a sentence.
-            hint = "; give each text in quotes" * (not where and len(window) > 1)
+            # Without quotes, each word of a sentence is an argument.
+            is_word = len(window) > 1 and " " not in texts[error.index]
+            hint = "; give each text in quotes" * is_word
             line = f"{where}: {error}" if where else f"{error}{hint}"
             raise UserError(line) from error
         for text, blanks in zip(texts, filled, strict=True):

@@ -112,8 +112,9 @@ def main() -> int:
         config = teacher.assume_encoder(config, command_line.overrides())
     # Before the compiler is loaded.
     schedule_folder = ScheduleFolder() if values.schedule else None
-    if not schedule_folder:  # which has to be removed
-        # A compilation of minutes would end before a signal handler of Python.
+    # Python calls signal handlers only when a compilation, of minutes, ends. So Ctrl-C
+    # ends the process directly, unless it has a temporary folder to remove.
+    if not schedule_folder:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
     planner = Planner(open_topology(name, values.slices), schedule_folder)

@@ -45,7 +45,8 @@ def main() -> None:
         flags.FLAGS.text_b,
         flags.FLAGS.null_threshold,
     )
-    sys.stdout.reconfigure(encoding="utf-8")  # JSON, whatever the terminal reads
+    # JSON is UTF-8 in every locale.
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     for each in predictions:
         print(json.dumps(each, ensure_ascii=False))
 

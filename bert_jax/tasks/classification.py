@@ -209,8 +209,8 @@ def label_names(train: Sequence[Example]) -> list[str]:
                 if name in (each.probabilities or [each.label])
             )
             raise UserError(
-                f"{where}: the label is {name!r}, and all labels are numbers; give "
-                "each example a finite one"
+                f"{where}: the label {name!r} is not finite, and all labels are "
+                "numbers; correct or remove the example"
             )
     if not all(abs(n) < _MAX_CLASS and n.is_integer() for n in numbers):
         raise UserError(
