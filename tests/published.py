@@ -146,11 +146,10 @@ def _pieces(lines, control_symbols, **settings):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=lines,
         model_writer=model,
-        vocab_size=300,
         hard_vocab_limit=False,
         control_symbols=control_symbols,
         minloglevel=2,
-        **{"unk_piece": "<unk>", **settings},
+        **{"vocab_size": 300, "unk_piece": "<unk>", **settings},
     )
     return model.getvalue()
 

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+import unicodedata
 
 import flax.serialization
 import flax.traverse_util
@@ -90,6 +91,43 @@ def test_learnt_sentencepiece_models_give_the_ids_of_the_library(documents):
             assert tokenizer.encode(text) == reference.encode(normal), text
         pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
         assert_same_pair(pipeline, tokenizer)
+
+
+@pytest.mark.parametrize("strip_accents", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "한국어 문장은 이렇게 쓴다 나는 학교에 간다",
+        "がぎぐげご ばびぶべぼ パピプペポ だった",
+        "Tiếng Việt được dùng ở những nước",
+        "ἄνθρωπος ἦν ἐν ἀρχῇ ὁ λόγος",
+    ],
+)
+def test_decomposed_text_is_composed_as_the_library_does(text, strip_accents):
+    decomposed = unicodedata.normalize("NFD", text)
+    settings = {"lower_case": False, "strip_accents": strip_accents}
+    learn_from = [decomposed] * 50, 90
+    tokenizer = tokenizer_training.train_sentencepiece(*learn_from, **settings)
+    size = tokenizer.vocab_size
+    model = tokenizer_training._sentencepiece_model(
+        learn_from[0], size, *settings.values()
+    )
+    reference = sentencepiece.SentencePieceProcessor(model_proto=model)
+    normal = sentencepiece_model.normalizer(**settings).normalize_str(decomposed)
+    ids = tokenizer.encode(decomposed)
+    assert ids == reference.encode(normal) == tokenizer.encode(text)
+    assert tokenizer.unk_id not in ids
+
+
+def test_pieces_of_several_words(documents):
+    settings = {"split_by_whitespace": False, "vocab_size": 1000}
+    model = published._pieces(iter(documents), "<pad>,<mask>", **settings)
+    reference = sentencepiece.SentencePieceProcessor(model_proto=model)
+    pieces = map(reference.id_to_piece, range(reference.get_piece_size()))
+    assert any("▁" in piece[1:] for piece in pieces)
+    tokenizer = tokenizer_lib.make(sentencepiece_model.pipeline(model, False, False))
+    for text in filter(is_alike, documents[:20]):
+        assert tokenizer.encode(text) == reference.encode(text)
 
 
 def test_sentencepiece_models_with_spaces_after_words_are_refused(documents):

@@ -65,8 +65,8 @@ def pipeline(
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         message = _fields(model)
         # Fields of ModelProto in sentencepiece_model.proto: TrainerSpec is field 2,
-        # with the type of the model in its field 3 and treat_whitespace_as_suffix in
-        # field 24, and NormalizerSpec is field 3.
+        # with the type of the model in its field 3, split_by_whitespace in field 22 and
+        # treat_whitespace_as_suffix in field 24, and NormalizerSpec is field 3.
         trained = _fields(message.get(2, b""))
         spec = _fields(message.get(3, b""))
     except (RuntimeError, DecodeError) as error:
@@ -95,7 +95,8 @@ def pipeline(
     result = tokenizers.Tokenizer(unigram)
     result.normalizer = _normalizer(spec, lower_case, strip_accents)
     scheme = "always" if spec.get(3, True) else "never"
-    result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    splits = bool(trained.get(22, True))  # else pieces may have several words
+    result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=splits)
     words = decoders.Metaspace(prepend_scheme=scheme)
     joined = [decoders.ByteFallback(), words]
     result.decoder = decoders.Sequence(joined) if has_bytes else words
@@ -113,10 +114,9 @@ def _normalizer(
     """Return the steps of `normalizer` and of a NormalizerSpec, a dict by field."""
     steps = _first_steps(lower_case, strip_accents)
     if spec.get(2):
-        if strip_accents:
-            # SentencePiece composes Hangul; the rules below do not.
-            steps.append(normalizers.NFC())
-        steps.append(normalizers.Precompiled(spec[2]))
+        # SentencePiece composes characters. With the same rules, `Precompiled` loses
+        # marks or leaves characters decomposed, such as Hangul.
+        steps += [normalizers.NFC(), normalizers.Precompiled(spec[2])]
     if spec.get(4, True):  # strip and collapse white space
         spaces = tokenizers.Regex(" {2,}")
         steps += [normalizers.Strip(), normalizers.Replace(spaces, " ")]
