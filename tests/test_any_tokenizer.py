@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop import special_token_layout, tokenizer_files
 from bert_jax.prediction import filling
 from bert_jax.tasks import tagging
-from bert_jax.tokenizer import special_tokens
+from bert_jax.tokenizer import plain_text, special_tokens
 
 
 @pytest.fixture(scope="module")
@@ -289,6 +289,39 @@ def test_last_digits_of_scores_make_no_other_tokenizer(documents):
     values = json.loads(first.pipeline)
     values["model"]["vocab"][-1][1] -= 1e-3
     assert tokenizer_lib.make(values).fingerprint != first.fingerprint
+
+
+def test_the_form_of_merges_makes_no_other_tokenizer(documents):
+    values = json.loads(
+        bpe(documents[:5], ROBERTA, pre_tokenizers.ByteLevel()).to_str()
+    )
+    pairs = tokenizer_lib.make(values)
+    merges = [" ".join(pair) for pair in values["model"]["merges"]]
+    values["model"]["merges"] = merges
+    older = tokenizer_lib.make(values)
+    assert older.steps() != pairs.steps()
+    assert older.fingerprint == pairs.fingerprint
+    values["model"]["merges"] = merges[:-1]
+    assert tokenizer_lib.make(values).fingerprint != pairs.fingerprint
+
+
+def test_words_are_forgotten_when_they_are_many(pipelines, documents, monkeypatch):
+    tokenizer = tokenizer_lib.make(pipelines["bert"])
+    expected = tokenizer.encode_batch(documents[:20])
+    monkeypatch.setattr(plain_text.WordCache, "_MAX_CHARACTERS", 100)
+    again = tokenizer_lib.make(pipelines["bert"])
+    assert [again.encode(text) for text in documents[:20]] == expected
+    words = again._words._known
+    assert sum(map(len, words)) == again._words._characters
+    assert again.encode("a b") == tokenizer.encode("a b")
+
+
+def test_a_stripping_normaliser_keeps_the_space_before_an_added_token(documents):
+    """The whole text is stripped before an added token is found in it."""
+    splitter = pre_tokenizers.Metaspace(prepend_scheme="always")
+    pipeline = unigram(documents[:5], ROBERTA, "<unk>", normalizers.Strip(), splitter)
+    pipeline.add_tokens([tokenizers.AddedToken("covid", normalized=True)])
+    check(pipeline, ["the cat covid sat", "covid", " a covid"])
 
 
 def test_a_vocabulary_that_marks_the_ends_of_words(documents):

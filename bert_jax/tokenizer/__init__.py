@@ -292,19 +292,26 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """Hash of everything that determines the ids of a text.
 
-        Scores of a Unigram vocabulary count as float32. When `transformers` saves them,
-        the last digits of some change.
+        Scores of a Unigram vocabulary count as float32, and merges of BPE as pairs.
+        When `transformers` saves a tokenizer, last digits of scores and the form of
+        older merges, "a b", change.
         """
         steps = self.steps()
         if self.model_type == "Unigram":
             vocab = [(t, float(np.float32(x))) for t, x in steps["model"]["vocab"]]
             steps["model"] = {**steps["model"], "vocab": vocab}
+        if self.model_type == "BPE":
+            merges = [
+                m.split(" ") if isinstance(m, str) else m
+                for m in steps["model"]["merges"]
+            ]
+            steps["model"] = {**steps["model"], "merges": merges}
         return _hash([steps, self.special_tokens])
 
     def has_fingerprint(self, saved: str) -> bool:
         """Return whether a saved fingerprint is this tokenizer's.
 
-        Earlier versions hashed all digits of scores, or had a format of their own.
+        Earlier versions hashed scores and merges as saved, or had their own format.
         """
         exact = _hash([self.steps(), self.special_tokens])
         return saved in {self.fingerprint, exact, self.legacy_fingerprint} - {""}

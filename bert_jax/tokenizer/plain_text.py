@@ -70,29 +70,36 @@ class WordCache:
     cached, and only new words go through the pipeline.
     """
 
-    _MAX_WORDS = 500_000
+    # Characters of all words. A sentence without spaces counts as a word.
+    _MAX_CHARACTERS = 4_000_000
     # Words with one space between them. The ranges have no white space, no combining
     # marks, and no character whose normal form contains white space. So a word is
     # normalised alone as it is in its text.
     _WORD = (
         r"[!-~\u00c0-\u024f\u0391-\u03ce\u0400-\u0482\u048a-\u052f\u2010-\u2016"
         r"\u2018-\u2027\u3001-\u3029\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff"
-        r"\uac00-\ud7a3]+"
+        r"\uac00-\ud7a3]"
     )
-    _WORDS = re.compile(f" ?{_WORD}(?: {_WORD})*")
+    # Possessive, so that a long text takes no memory to go back.
+    _WORDS = re.compile(f" ?{_WORD}++(?: {_WORD}++)*+")
 
     def __init__(self, pipeline: tokenizers.Tokenizer):
         self._pipeline = pipeline
         self._known: dict[str, list[int]] = {}
+        self._characters = 0
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of texts, without special tokens around them."""
         split = [self._split(text) for text in texts]
+        words = set().union(*filter(None, split))
         known = self._known
-        unknown = list(set().union(*filter(None, split)) - known.keys())
-        if len(known) + len(unknown) > self._MAX_WORDS:
-            known.clear()
-            unknown = list(set().union(*filter(None, split)))
+        # The difference of sets would visit all known words.
+        unknown = [word for word in words if word not in known]
+        self._characters += sum(map(len, unknown))
+        if self._characters > self._MAX_CHARACTERS:
+            known = self._known = {}  # other threads keep theirs
+            unknown = list(words)
+            self._characters = sum(map(len, unknown))
         known.update(zip(unknown, token_ids(self._pipeline, unknown), strict=True))
         others = [text for text, words in zip(texts, split, strict=True) if not words]
         encoded = iter(token_ids(self._pipeline, others))
@@ -125,12 +132,17 @@ def is_word_by_word(values: dict[str, Any]) -> bool:
         or splitter.get("prepend_scheme") == "always"  # Metaspace
         or splitter.get("add_prefix_space")  # ByteLevel
     )
+    # These are found after the whole text is normalised.
+    has_normalized = any(
+        token["normalized"] and not token["special"] for token in values["added_tokens"]
+    )
     normalizers = token_texts.all_steps(values["normalizer"])
+    strips = any(step.get("strip_left") for step in normalizers)
     return (
         splits
         and all(map(_is_local, normalizers))
         # It would remove the space before a word that is encoded alone.
-        and (is_marked or not any(step.get("strip_left") for step in normalizers))
+        and not (strips and (has_normalized or not is_marked))
         and all(map(_is_within_words, values["added_tokens"]))
     )
 
