@@ -73,12 +73,14 @@ def test_results_and_pictures(finished):
     assert 0.4 < results.most_frequent_class < 0.6
     corpus = shards.open_corpus(folder / "corpus")
     assert results.documentation["held_out"] == corpus.count("held_out", "tokens")
-    assert 0 < results.unigram_entropy < np.log(corpus.tokenizer.vocab_size)
+    level = results.without_context
+    assert 0 < level["mlm_loss"] < np.log(corpus.tokenizer.vocab_size)
     assert (folder / "curves.png").read_bytes().startswith(PNG)
     assert text == (folder / "report.txt").read_text()
     assert text.startswith(report.table(results))
     assert f"{results.held_out['mlm_loss']:.2f}" in text
-    assert f"{results.unigram_entropy:.2f}  unigram entropy" in text
+    assert f"{level['mlm_loss']:.2f}  without context" in text
+    assert f"{level['mlm_accuracy']:.1%}  without context" in text
     assert f"{100 * results.accuracies['random'][0]:.1f}" in text
     # Both initial weights see the same examples with the same seeds.
     configs = [
@@ -120,8 +122,7 @@ def test_a_report_without_next_sentence():
     results = report.Results(
         documentation={"train": 1000, "held_out": 100},
         held_out=single,
-        unigram_entropy=5.0,
-        most_frequent_token=0.1,
+        without_context={"mlm_loss": 5.0, "mlm_accuracy": 0.1},
         accuracies={"pretrained": [0.8], "random": [0.6]},
         most_frequent_class=0.5,
         train_examples=40,

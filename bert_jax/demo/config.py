@@ -48,6 +48,8 @@ class DemoConfig:
             "finetune.task.text_a",
             "finetune.task.text_b",
             "finetune.task.label",
+            "finetune.task.test",
+            "finetune.task.folder",
         ):
             if value := operator.attrgetter(name)(self):
                 raise UserError(

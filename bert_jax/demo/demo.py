@@ -70,7 +70,7 @@ def demo(config: DemoConfig, folder: str) -> str:
         with storage.writing(path):
             numbers = json.dumps(dataclasses.asdict(results), indent=2)
             storage.write_text(path / "results.json", f"{numbers}\n")
-            picture = report.draw(results, pretrained, finetuned)
+            picture = report.draw(pretrained, finetuned)
             picture.savefig(path / "curves.png")
             storage.write_text(path / "report.txt", text)
         return text
