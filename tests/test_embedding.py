@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from commands import ROOT, succeed
+from commands import ROOT, assert_refused, call, succeed
 from reference_logits import LENGTH, TOKENIZER, logits_of, words
 from saved import save
 from toy import TINY, batch_of, loss_and_gradient, params_of
@@ -306,6 +306,8 @@ def test_pairs_are_learned_from_the_command_line(pretrained, tmp_path):
         lines = [pair(i) for i in range(count)]
         (tmp_path / f"{name}.tsv").write_text("text_a\ttext_b\n" + "".join(lines))
         flags.append(f"--config.task.{name}={tmp_path / name}.tsv")
+    done = call("finetune_embedder", *flags, "--config.batch_size=1")
+    assert_refused(done, "batch_size=1 gives a pair no other text to be compared with")
     done = succeed("finetune_embedder", *flags)
     assert "\nexamples: 24, train_examples: 320\n" in done.stderr
     results = json.loads(done.stdout)

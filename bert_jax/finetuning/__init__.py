@@ -324,6 +324,12 @@ def _check_run(
             "task.no_answers=True does not go with a left-to-right encoder, whose "
             "[CLS] has seen no question; use questions that all have answers"
         )
+    is_embedder = isinstance(config.task, config_lib.EmbeddingConfig)
+    if is_embedder and config.batch_size == 1 and objective.num_texts == 2:
+        raise UserError(
+            "batch_size=1 gives a pair no other text to be compared with; increase it, "
+            "or give negatives"
+        )
     # The share of padding does not depend on the parameters.
     known = dict.fromkeys(["loss", *objective.metrics, *task.metrics])
     del known["padding_fraction"]
