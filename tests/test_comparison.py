@@ -107,6 +107,14 @@ def test_names_of_folders_with_dollar_signs_are_drawn_as_they_are(workdirs):
         picture.savefig(io.BytesIO())
 
 
+def test_only_the_first_corpora_have_panels():
+    corpora = [f"a$^$ {i}/mlm_loss" for i in range(100)]
+    record = {"step": 1, "split": "eval", "mlm_loss": 5.0, **dict.fromkeys(corpora, 4)}
+    picture = curves.compare({"one": [record], "two": [record]})
+    assert len(picture.axes) == 1 + 6
+    picture.savefig(io.BytesIO())
+
+
 def test_runs_of_one_name_are_told_apart_by_their_folders(workdirs, tmp_path):
     namesake = write_run(tmp_path / "more/one", 1e-3, [2], [(1, "train", 1.0)])
     names = [run.name for run in comparison.read([workdirs[0], namesake])]

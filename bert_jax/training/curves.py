@@ -89,6 +89,10 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
     """
     names = dict.fromkeys(n for rs in runs.values() for r in rs for n in r)
     names = [n for n in names if n.endswith(("_loss", "accuracy"))]
+    # Panels of a hundred languages would make a picture of metres.
+    corpora = dict.fromkeys(n.partition("/")[0] for n in names if "/" in n)
+    left_out = {*list(corpora)[len(_CORPUS_MARKERS) :]}
+    names = [n for n in names if n.partition("/")[0] not in left_out]
     if not names:
         raise UserError(f"{', '.join(runs)} have no losses or accuracies to plot")
     picture, grid = _grid(len(names), columns=min(len(names), 2))
@@ -110,7 +114,7 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
             for run, known in baselines.items():
                 if what in known:
                     axis.axhline(known[what], color=colors[run], **_style(what))
-        axis.set_ylabel(_label(name) + _unit([name]))
+        axis.set_ylabel(_label(name) + _unit([name]), parse_math=False)
         _add_legend(axis)
     _finish(picture)
     return picture
