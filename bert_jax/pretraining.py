@@ -73,6 +73,8 @@ def pretrain(
         if isinstance(config.objective, config_lib.DistillationConfig):
             config = teacher.fill_in_teacher(config, folder, corpora[0], overrides)
         config.check_rates(overrides)
+        if config.phases[0].learning_rate and not config.phases[0].warmup_fraction:
+            processes.say("phase 1 has no warmup; phases[0].warmup_fraction sets one")
         config = fill_in_from_corpora(config, corpora)
     if source:
         config = warm_start.fill_in_fingerprint(config, source)

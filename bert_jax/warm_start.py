@@ -118,7 +118,8 @@ def adopt_encoder(
     _check_generator(config.objective, source)
     changed = resolve_encoder(config.encoder, source, overrides)
     # A run may go on with another objective: left to right first, then masked tokens.
-    changed = dataclasses.replace(changed, causal=config.objective.causal)
+    if "encoder.causal" not in overrides:
+        changed = dataclasses.replace(changed, causal=config.objective.causal)
     config = dataclasses.replace(config, encoder=changed, init_from=str(source.path))
     try:
         config_lib.check(config)
@@ -230,6 +231,9 @@ def load_initial_params(
         stored_shapes[path] = shapes[path].update(shape=(rows, *shapes[path].shape[1:]))
     loaded = _load_with_head(source, parameters.unflatten(stored_shapes))
     processes.say(loaded.describe(source.path))
+    if (was_causal := source.metadata.encoder.causal) != run.config.encoder.causal:
+        order = "left to right" if was_causal else "in both directions"
+        processes.say(f"  the checkpoint was trained {order}, and this run is not")
     initial = parameters.flatten(state.params)
     with sharding.use(run.mesh):
         for path in tables:

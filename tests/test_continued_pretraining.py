@@ -154,6 +154,10 @@ def test_an_encoder_learns_left_to_right_first(corpus, metadata):
         source = warm_start.PretrainedCheckpoint("SOURCE", saved_by)
         got = warm_start.adopt_encoder(asked, source, ())
         assert got.encoder == dataclasses.replace(encoder, causal=then.causal)
+    given = dataclasses.replace(asked.encoder, causal=False)
+    asked = dataclasses.replace(asked, encoder=given)
+    with pytest.raises(UserError, match="encoder.causal=False does not go with"):
+        warm_start.adopt_encoder(asked, source, ["encoder.causal"])
 
 
 def test_a_generator_is_checked_when_the_encoder_is_known(corpus, metadata):
@@ -361,7 +365,9 @@ def test_the_head_of_left_to_right_goes_on_with_masked_tokens(corpus, tmp_path, 
     assert {f"m{path}" for path in heads} <= got.keys()
     for path in heads:
         np.testing.assert_array_equal(got[f"m{path}"], before[path])
-    assert "new: 0 parameters\n  ignored: 0 parameters\n" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "new: 0 parameters\n  ignored: 0 parameters\n" in said
+    assert "the checkpoint was trained left to right, and this run is not" in said
 
 
 def test_xlnets_head_does_not_continue_another(corpus, tmp_path, capsys):
