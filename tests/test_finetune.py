@@ -518,11 +518,11 @@ def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch
 
     monkeypatch.setattr(finetuning, "_finetune_once", begin)
     shutil.copytree(old, tmp_path / "pretraining/checkpoints/0")
-    for repeats in (2, 3):
-        changes = {"repeats": repeats, "seed": 7}
+    for seeds in ((7, 8), (7, 8, 9), (6, 7)):
+        changes = {"repeats": len(seeds), "seed": seeds[0]}
         changed = make_config(tmp_path / "pretraining", task, **changes)
         finetuning.finetune(changed, str(tmp_path / "runs"))
-    assert begun == [(seed, "0") for seed in (7, 8, 7, 8, 9)]
+    assert begun == [(seed, "0") for seed in (7, 8, 7, 8, 9, 6, 7)]
 
 
 def test_undefined_scores(pretrained, task, tmp_path, monkeypatch):

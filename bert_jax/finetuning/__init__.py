@@ -63,17 +63,18 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
     if config.repeats == 1:
         return _finetune_once(config, folder)[1]
     scores = {}
-    # Later seeds begin with the same checkpoint, even if there is a newer one by then.
+    # All seeds begin with one checkpoint, even if there is a newer one by then.
     with processes.raise_in_all():
-        first = str(storage.path(folder) / f"seed-{config.seed}")
-        source = warm_start.find_checkpoint(config, first)
+        seeds = range(config.seed, config.seed + config.repeats)
+        folders = [storage.path(folder) / f"seed-{seed}" for seed in seeds]
+        begun = (each for each in folders if (each / "config.json").exists())
+        source = warm_start.find_checkpoint(config, str(next(begun, folders[0])))
     config = dataclasses.replace(config, init_from=str(source.path))
     with _compiling_once():
-        for seed in range(config.seed, config.seed + config.repeats):
-            name = f"seed-{seed}"
+        for seed, path in zip(seeds, folders, strict=True):
             once = dataclasses.replace(config, seed=seed, repeats=1)
-            processes.say(f"run {name}")
-            scores[name], _ = _finetune_once(once, str(storage.path(folder) / name))
+            processes.say(f"run {path.name}")
+            scores[path.name], _ = _finetune_once(once, str(path))
     summary = _as_json(summarise(scores, config.keep_best))
     with processes.raise_in_all():
         if processes.is_main():
