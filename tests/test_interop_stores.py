@@ -107,7 +107,7 @@ def test_messages_name_the_url(url, tmp_path):
     Gcs().pipe_file(f"{url}x/config.json", (folder / "config.json").read_bytes())
     Gcs().pipe_file(f"{url}x/pytorch_model.bin", b"x")
     with pytest.raises(
-        UserError, match=f"{url}x/pytorch_model.bin is a pickle.*local disk first$"
+        UserError, match=f"{url}x/pytorch_model.bin is a pickle.*, on a local disk, "
     ):
         checkpoints.open_published(f"{url}x")
     # A native workdir, and a missing folder.

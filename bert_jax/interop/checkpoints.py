@@ -115,10 +115,7 @@ def _read_remote(
         made = _read_local(local, *_state(copies))
     except UserError as error:
         shutil.rmtree(copies)
-        # Advice for a pickle names local paths.
-        hint = "; copy the folder to a local disk first" * ("pickle" in str(error))
-        line = str(error).replace(str(copies), folder)
-        raise UserError(f"{line}{hint}") from error
+        raise UserError(str(error).replace(str(copies), folder)) from error
     return made and dataclasses.replace(made, source=f"{folder}/{name}".rstrip("/"))
 
 

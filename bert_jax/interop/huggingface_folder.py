@@ -50,12 +50,13 @@ def read(folder: pathlib.Path) -> published.Published:
         files, arrays = (folder / FLAX,), flax_msgpack.read(folder / FLAX)
     elif pickles := [path for name in _PICKLES for path in sorted(folder.glob(name))]:
         # Classes of `transformers` would leave out arrays, or invent heads.
-        is_sharded = pickles[0].match(PICKLE)
-        name = PICKLE if is_sharded else glob.escape(pickles[0].name)
+        first = pickles[0]
+        # All shards, if it is one of them.
+        name = PICKLE if first.match(PICKLE) else glob.escape(first.name)
         found = os.path.join(glob.escape(str(folder)), name)
         raise UserError(
-            f"{pickles[0]} is a pickle, and reading a pickle can run code; write its "
-            "arrays as safetensors, in Python: import glob, torch; "
+            f"{first} is a pickle, and reading a pickle can run code; write its "
+            "arrays as safetensors, on a local disk, in Python: import glob, torch; "
             "from safetensors.torch import save_file; save_file({k: "
             f"v.contiguous().clone() for f in glob.glob({found!r}) for k, v in "
             f"torch.load(f, weights_only=True).items()}}, {str(folder / ARRAYS)!r})"
