@@ -65,11 +65,6 @@ def refusal(error: BaseException) -> str:
     return ""
 
 
-def is_refused(error: BaseException) -> bool:
-    """Return whether a disk or a store refuses access to files."""
-    return bool(refusal(error)) or disk_message(error) == os.strerror(errno.EACCES)
-
-
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 
@@ -85,6 +80,11 @@ def disk_message(error: BaseException) -> str:
             ):
                 return os.strerror(number)
     return ""
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether a disk or a store refuses access to files."""
+    return bool(refusal(error)) or disk_message(error) == os.strerror(errno.EACCES)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

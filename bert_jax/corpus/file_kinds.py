@@ -81,7 +81,7 @@ def raise_if_transient(name: str, error: BaseException) -> None:
     has_eio = getattr(error, "errno", 0) == errno.EIO
     if has_eio or io_errors.is_transient(error):
         shown, reason = terminal.printable(name), io_errors.message(error)
-        hint = "; if it stays so, remove the file" * has_eio
+        hint = "; if this continues, remove the file" * has_eio
         raise Unavailable(f"{shown} cannot be read now: {reason}{hint}") from error
 
 

@@ -51,7 +51,8 @@ def make_results(
         documentation={s: corpus.count(s, "tokens") for s in shards.SPLITS},
         held_out={name: last[name] for name in _HELD_OUT if name in last},
         without_context={
-            name: last[name + metrics_file.WITHOUT_CONTEXT] for name in _HELD_OUT[:2]
+            name: last[name + metrics_file.WITHOUT_CONTEXT]
+            for name in ("mlm_loss", "mlm_accuracy")
         },
         accuracies=accuracies,
         most_frequent_class=max(map(labels.count, labels)) / len(labels),

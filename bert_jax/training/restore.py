@@ -32,10 +32,11 @@ def absolute(path: str | os.PathLike) -> epath.Path:
     A link before `..` is followed, as the system does. Orbax would drop it.
     """
     if not storage.is_remote(path):
-        parts = storage.path(path).absolute().parts
-        resolved = len(parts) - parts[::-1].index("..") if ".." in parts else 0
-        path = pathlib.Path(os.path.realpath(os.path.join("/", *parts[:resolved])))
-        path = path.joinpath(*parts[max(1, resolved) :])
+        path = storage.path(path).absolute()
+        if ".." in path.parts:
+            after = 1 + max(i for i, part in enumerate(path.parts) if part == "..")
+            followed = pathlib.Path(*path.parts[:after]).resolve()
+            path = followed.joinpath(*path.parts[after:])
     name = os.fspath(path)
     check_name(name)
     try:
