@@ -34,6 +34,7 @@ from bert_jax.training import (
     restore,
     saving,
     sharding,
+    workdir,
 )
 
 
@@ -523,6 +524,33 @@ def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch
         changed = make_config(tmp_path / "pretraining", task, **changes)
         finetuning.finetune(changed, str(tmp_path / "runs"))
     assert begun == [(seed, "0") for seed in (7, 8, 7, 8, 9, 6, 7)]
+
+
+def test_later_seeds_need_the_parameters_of_the_first(
+    pretrained, task, tmp_path, monkeypatch
+):
+    source = tmp_path / "pretraining"
+    shutil.copytree(pretrained, source)
+    (checkpoint_folder,) = (source / "checkpoints").iterdir()
+    # A folder with a checkpoint, as the first seed leaves it.
+    first = shutil.copytree(pretrained, tmp_path / "runs/seed-0")
+    started = make_config(checkpoint_folder, task, init_fingerprint="other")
+    (first / "config.json").write_text(json.dumps(config.to_dict(started)))
+    workdir.note_checkpoint(first)
+    finetune_once = finetuning._finetune_once
+
+    def skip_first(asked, folder):
+        return (
+            ({"accuracy": 1.0}, {}) if asked.seed == 0 else finetune_once(asked, folder)
+        )
+
+    monkeypatch.setattr(finetuning, "_finetune_once", skip_first)
+    changed = make_config(source, task, repeats=2)
+    with pytest.raises(UserError, match=r"parameters of .* have changed"):
+        finetuning.finetune(changed, str(tmp_path / "runs"))
+    checkpoint_folder.rename(source / "checkpoints/1000")
+    with pytest.raises(UserError, match=r"seed-1 cannot begin: .* is gone"):
+        finetuning.finetune(changed, str(tmp_path / "runs"))
 
 
 def test_undefined_scores(pretrained, task, tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from bert_jax import config as config_lib
 from bert_jax import storage, tasks, warm_start
 from bert_jax.errors import UserError
 from bert_jax.finetuning import batches, initialise
+from bert_jax.interop import checkpoints
 from bert_jax.objectives import Objective
 from bert_jax.tasks import (
     choice,
@@ -33,6 +34,7 @@ from bert_jax.training import (
     processes,
     session,
     sharding,
+    workdir,
 )
 from bert_jax.training.run_description import Phase, Run
 
@@ -69,7 +71,14 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
         folders = [storage.path(folder) / f"seed-{seed}" for seed in seeds]
         begun = (each for each in folders if (each / "config.json").exists())
         source = warm_start.find_checkpoint(config, str(next(begun, folders[0])))
+        missing = [each for each in folders if not workdir.had_checkpoint(each)]
+        if missing and not checkpoints.exists(source.path):
+            raise UserError(
+                f"{missing[0]} cannot begin: {source.path}, with which an earlier seed "
+                "began, is gone; restore it, or give another --workdir"
+            )
     config = dataclasses.replace(config, init_from=str(source.path))
+    config = warm_start.fill_in_fingerprint(config, source)
     with _compiling_once():
         for seed, path in zip(seeds, folders, strict=True):
             once = dataclasses.replace(config, seed=seed, repeats=1)
