@@ -22,9 +22,10 @@ if [[ ! -x .venv/bin/pip ]]; then
   if command -v python3.11 >/dev/null; then
     run python3.11 -m venv .venv
   else
-    # Ubuntu 22.04 has Python 3.10; uv installs 3.11 without root.
+    # Ubuntu 22.04 has Python 3.10; uv installs 3.11 without root. `--clear` replaces
+    # an environment whose creation was interrupted.
     run python3 -m pip install --user uv
-    run python3 -m uv venv --python=3.11 --seed .venv
+    run python3 -m uv venv --clear --python=3.11 --seed .venv
   fi
 fi
 run .venv/bin/pip install --editable ".[$extra]" --constraint constraints.txt

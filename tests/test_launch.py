@@ -477,7 +477,7 @@ def test_setup_creates_an_environment(launched, tmp_path):
     result = launched(*setup, cwd=tmp_path, PATH=str(launched.bin))
     assert result.stdout.splitlines()[1:] == [
         "python3 -m pip install --user uv",
-        "python3 -m uv venv --python=3.11 --seed .venv",
+        "python3 -m uv venv --clear --python=3.11 --seed .venv",
         pip,
     ]
 
