@@ -637,6 +637,10 @@ def test_alternatives_can_be_sharded():
     all_data = dataclasses.replace(config, mesh=config_lib.MeshConfig(data=8))
     layout = "--config.mesh.data=-1 --config.mesh.fsdp=8"
     assert layout in search.alternatives(planner(), all_data, 0)
+    one_replica = dataclasses.replace(config, mesh=config_lib.MeshConfig(fsdp=8))
+    assert list(search.alternatives(planner(), one_replica, 0)) == [
+        "--config.encoder.remat=layer"
+    ]
 
 
 # ---- parts of the model on a TPU

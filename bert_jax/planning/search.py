@@ -101,7 +101,8 @@ def alternatives(
     for factor in (2, 3, 4, 8, 16):
         pieces = factor * phase.micro_batches
         changes.append({f"phases[{index}].micro_batches": pieces})
-    if not mesh.shard_optimizer:
+    replicas = len(topology.devices) // (mesh.fsdp * mesh.tensor)
+    if replicas > 1 and not mesh.shard_optimizer:
         changes.append({"mesh.shard_optimizer": True})
     # fsdp must fit in a slice, and more than 8 parts do not pay (docs/sharding.md).
     parts = min(8, len(topology.devices) // topology.slices // mesh.tensor)
