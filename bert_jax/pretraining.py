@@ -20,13 +20,7 @@ from bert_jax.objectives import (
     replaced_tokens,
     unigram_baseline,
 )
-from bert_jax.training import (
-    metrics_file,
-    optimizer,
-    processes,
-    session,
-    sharding,
-)
+from bert_jax.training import metrics_file, optimizer, processes, session, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run_description import HeldOut, Phase, PhaseData, Run
 

@@ -114,9 +114,7 @@ def _with_fields_of_student(
     return dataclasses.replace(given, **changes)
 
 
-def fill_in_fingerprint(
-    config: config_lib.PretrainConfig,
-) -> config_lib.PretrainConfig:
+def fill_in_fingerprint(config: config_lib.PretrainConfig) -> config_lib.PretrainConfig:
     """Return the config with a hash of the teacher's parameters, from all processes."""
     path = restore.absolute(config.objective.teacher)
     return config_lib.fill_in(

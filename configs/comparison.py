@@ -60,8 +60,7 @@ def get_config(arg: str = ""):
     cfg = config_lib.to_configdict(
         config_lib.PretrainConfig(
             encoder=config_lib.EncoderConfig(
-                causal=objective.causal,
-                positions=_POSITIONS.get(variant, "rotary"),
+                causal=objective.causal, positions=_POSITIONS.get(variant, "rotary")
             ),
             objective=objective,
             phases=(phase,),

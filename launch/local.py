@@ -82,10 +82,7 @@ def _parse() -> argparse.Namespace:
 def _start(options: argparse.Namespace, stop: threading.Event) -> list[int]:
     """Start all processes and wait for them; return their exit statuses."""
     port = _free_port()
-    settings = {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": str(options.devices),
-    }
+    settings = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(options.devices)}
     running, relays = [], []
     for index in range(options.processes):
         command = [*options.command]

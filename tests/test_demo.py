@@ -295,10 +295,7 @@ def test_curves_show_the_records():
     runs = [[record(4, "eval", accuracy=a)] for a in (0.5, 0.7)]
     runs[0].insert(0, record(2, "eval", accuracy=0.4))  # another `eval_every`
     picture = curves.draw(
-        records,
-        "T",
-        baselines={"mlm_loss": (2.2, "known")},
-        finetuned={"one": runs},
+        records, "T", baselines={"mlm_loss": (2.2, "known")}, finetuned={"one": runs}
     )
     by_label = {axis.get_ylabel(): axis for axis in picture.axes}
     assert list(by_label) == [

@@ -61,11 +61,9 @@ REFUSED_CONFIGS = {
         ({"is_decoder": True}, "causal; ALBERT of transformers has no"),
     ],
     "electra_tagging": [
-        ({"model_type": "bert", "architectures": None}, "has no arrays bert.encoder.l"),
+        ({"model_type": "bert", "architectures": None}, "has no arrays bert.encoder.l")
     ],
-    "roberta_masked_lm": [
-        ({"pad_token_id": 0}, "pad_token_id, from which .* is 0 in"),
-    ],
+    "roberta_masked_lm": [({"pad_token_id": 0}, "pad_token_id, from which .* is 0 in")],
     "electra_choice": [
         ({"summary_activation": "relu"}, "summary_activation is 'relu'; .* 'gelu' only")
     ],

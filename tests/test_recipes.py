@@ -3,16 +3,7 @@
 import re
 
 import pytest
-from recipes import (
-    ABLATIONS,
-    FILES,
-    NAMES,
-    build,
-    load,
-    module,
-    read_record,
-    record,
-)
+from recipes import ABLATIONS, FILES, NAMES, build, load, module, read_record, record
 from runs import assert_smoke_run
 
 from bert_jax import config, pretraining

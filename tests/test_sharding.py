@@ -13,12 +13,7 @@ from toy import TINY, batch_of, relative_distance
 from bert_jax import config
 from bert_jax.errors import UserError
 from bert_jax.model import parameters as tree_by_path
-from bert_jax.objectives import (
-    distillation,
-    masked_lm,
-    permutation_lm,
-    replaced_tokens,
-)
+from bert_jax.objectives import distillation, masked_lm, permutation_lm, replaced_tokens
 from bert_jax.training import optimizer, sharding, step
 
 OPTIMIZER = config.OptimizerConfig(learning_rate=1e-3, warmup_fraction=0.1)

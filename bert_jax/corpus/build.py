@@ -13,13 +13,7 @@ from typing import Any
 
 from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import (
-    build_state,
-    local_runner,
-    shards,
-    sources,
-    splits,
-)
+from bert_jax.corpus import build_state, local_runner, shards, sources, splits
 from bert_jax.errors import Unavailable, UserError
 
 # An alias, so that callers of `build` need not import `splits`.

@@ -47,12 +47,7 @@ def _open_zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
     return io.BufferedReader(pyarrow.input_stream(stream, compression="zstd"))
 
 
-_UNPACK = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-    ".zst": _open_zstd,
-}
+_UNPACK = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _open_zstd}
 # Endings of files that are decompressed while they are read.
 COMPRESSIONS = tuple(_UNPACK)
 

@@ -90,9 +90,7 @@ def read_module(
 
 
 def _parse(
-    path: str | pathlib.Path,
-    report: Callable[[str], None],
-    pattern: re.Pattern[bytes],
+    path: str | pathlib.Path, report: Callable[[str], None], pattern: re.Pattern[bytes]
 ) -> ast.Module:
     """Parse a file that matches a pattern; return an empty module for other files."""
     nothing = ast.Module([], [])

@@ -94,11 +94,7 @@ def plan(source: Source) -> list[InputSplit]:
         cuts = [file.size * i // count for i in range(count + 1)]
         sections += [
             Section(
-                file.name,
-                cuts[i],
-                cuts[i + 1],
-                file.checksum,
-                label=file.name[begin:],
+                file.name, cuts[i], cuts[i + 1], file.checksum, label=file.name[begin:]
             )
             for i in range(count)
         ]

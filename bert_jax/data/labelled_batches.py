@@ -76,9 +76,7 @@ class LabelledBatches(pipeline.Pipeline):
         self._held_out = held_out
         self._key = random_bits.key(seed)
         self._order = order.Order(
-            count=count,
-            key=None if held_out else self._key,
-            once=held_out,
+            count=count, key=None if held_out else self._key, once=held_out
         )
         self.num_batches = self._order.num_batches(batch_size)
         super().__init__(self._make)

@@ -20,14 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning import batches, initialise
 from bert_jax.interop import checkpoints
 from bert_jax.objectives import Objective
-from bert_jax.tasks import (
-    choice,
-    classification,
-    embedding,
-    squad,
-    tagging,
-    task_files,
-)
+from bert_jax.tasks import choice, classification, embedding, squad, tagging, task_files
 from bert_jax.training import (
     inference,
     optimizer,

@@ -148,10 +148,7 @@ def _huggingface(
     if spec.purpose == TAGGING:
         tokenizer = tokenizer_files.with_space_before_words(tokenizer)
     tokenizer_files.write(
-        tokenizer,
-        folder,
-        spec.encoder,
-        cls_is_last=spec.family.cls_is_last,
+        tokenizer, folder, spec.encoder, cls_is_last=spec.family.cls_is_last
     )
     task = checkpoint.metadata.config.get("task", {})
     if task.get("kind") == config_lib.EmbeddingConfig.kind:

@@ -203,9 +203,7 @@ def _pretraining(
 
 
 def _finetuning(
-    spec: ModelSpec,
-    config: configs.ConfigFile,
-    arrays: dict[str, LazyArray],
+    spec: ModelSpec, config: configs.ConfigFile, arrays: dict[str, LazyArray]
 ) -> tuple[dict[str, Any], Objective, dict[str, Any]]:
     """Return the known part of a run's config, its objective and its task's labels."""
     purpose, encoder, file = spec.purpose, spec.encoder, config.file

@@ -156,9 +156,7 @@ class PretrainingModel(nn.Module):
                 pooled = pooled[:, 0]
             sentence = self.sentence(self.encoder.pooler(pooled))
         return PretrainingLogits(
-            self.mlm_head(masked, self.encoder.embeddings.token),
-            sentence,
-            states,
+            self.mlm_head(masked, self.encoder.embeddings.token), sentence, states
         )
 
 
@@ -172,10 +170,7 @@ class CausalModel(nn.Module):
         self.lm_head = PredictionHead(self.config)
 
     def __call__(
-        self,
-        inputs: Inputs,
-        *,
-        dropout_keys: UInt32[Array, " B"] | None = None,
+        self, inputs: Inputs, *, dropout_keys: UInt32[Array, " B"] | None = None
     ) -> VocabularyLogits:
         """Return the logits of the token after each position."""
         keys = randomness.fold_in(dropout_keys, "encoder")
@@ -197,10 +192,7 @@ class ClassifierModel(nn.Module):
         self.head = Classifier(self.config, self.num_classes, name=self.head_name)
 
     def __call__(
-        self,
-        inputs: Inputs,
-        *,
-        dropout_keys: UInt32[Array, " B"] | None = None,
+        self, inputs: Inputs, *, dropout_keys: UInt32[Array, " B"] | None = None
     ) -> Float[Array, "*rows C"]:
         """Return float32 logits of the classes, [B, C] or [B, L, C]."""
         x = self.features(inputs, randomness.fold_in(dropout_keys, "encoder"))
@@ -253,10 +245,7 @@ class EmbeddingModel(nn.Module):
         self.encoder = make_encoder(self.config)
 
     def __call__(
-        self,
-        inputs: Inputs,
-        *,
-        dropout_keys: UInt32[Array, " B"] | None = None,
+        self, inputs: Inputs, *, dropout_keys: UInt32[Array, " B"] | None = None
     ) -> Float[Array, "B D"]:
         """Return float32 vectors of length 1, arbitrary for a row of padding."""
         keys = randomness.fold_in(dropout_keys, "encoder")

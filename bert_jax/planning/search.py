@@ -28,10 +28,7 @@ class Trial:
 
 
 def search_batch(
-    planner: Planner,
-    config: config_lib.PretrainConfig,
-    index: int,
-    planned: PhasePlan,
+    planner: Planner, config: config_lib.PretrainConfig, index: int, planned: PhasePlan
 ) -> Iterator[Trial]:
     """Look for the largest batch of a phase that fits.
 

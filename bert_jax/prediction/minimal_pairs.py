@@ -194,9 +194,7 @@ def _computation(model: TrainedModel, generator: bool) -> text_inputs.TextComput
 
 
 def _encode(
-    model: TrainedModel,
-    window: Sequence[tuple[int, tuple[str, str]]],
-    with_words: bool,
+    model: TrainedModel, window: Sequence[tuple[int, tuple[str, str]]], with_words: bool
 ) -> Arrays:
     """Return rows of tokens: both sentences of the first pair, of the second, ...
 

@@ -39,11 +39,7 @@ def main() -> None:
 
     model = prediction.load(source)
     predictions = file_predictions.predict(
-        model,
-        name,
-        flags.FLAGS.text_a,
-        flags.FLAGS.text_b,
-        flags.FLAGS.null_threshold,
+        model, name, flags.FLAGS.text_a, flags.FLAGS.text_b, flags.FLAGS.null_threshold
     )
     # JSON is UTF-8 in every locale.
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")

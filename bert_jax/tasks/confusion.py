@@ -14,10 +14,7 @@ _MAX_LABEL = 24
 
 
 def draw(
-    path: storage.Path,
-    predicted: np.ndarray,
-    labels: np.ndarray,
-    names: Sequence[str],
+    path: storage.Path, predicted: np.ndarray, labels: np.ndarray, names: Sequence[str]
 ) -> None:
     """Draw a confusion matrix as PNG: counts as numbers, shares of a row as colours."""
     from matplotlib import figure

@@ -9,9 +9,7 @@ from bert_jax.tasks import Arrays
 
 
 def to_rows(
-    texts: Sequence[tuple[str, str]],
-    tokenizer: tokenizer_lib.Tokenizer,
-    length: int,
+    texts: Sequence[tuple[str, str]], tokenizer: tokenizer_lib.Tokenizer, length: int
 ) -> tuple[Arrays, np.ndarray]:
     """Encode each text as [CLS] a [SEP], and each pair as [CLS] a [SEP] b [SEP].
 

@@ -10,11 +10,7 @@ from typing import Any
 from bert_jax.tokenizer import token_texts
 
 # Fields of steps that add or remove a space at the beginning, and their neutral values.
-_NEUTRAL = {
-    "add_prefix_space": False,
-    "prepend_scheme": "never",
-    "strip_left": False,
-}
+_NEUTRAL = {"add_prefix_space": False, "prepend_scheme": "never", "strip_left": False}
 # Together, white space becomes one space, and none remains at the end.
 _ONE_SPACE = (
     {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},

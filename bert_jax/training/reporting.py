@@ -140,10 +140,7 @@ class Reporter(contextlib.AbstractContextManager):
 
 
 def write_not_finite(
-    folder: storage.Path,
-    step: int,
-    report: programs.StepReport,
-    rows: Sequence[str],
+    folder: storage.Path, step: int, report: programs.StepReport, rows: Sequence[str]
 ) -> str:
     """Write a file about the batch of a step that is not finite, and describe it.
 

@@ -11,10 +11,7 @@ LAYER = {
     "output_layer_norm": "output.LayerNorm",
 }
 # Classifier of RoBERTa and ELECTRA, which includes the pooler.
-CLASSIFIER = {
-    "encoder/pooler": "classifier.dense",
-    "classifier": "classifier.out_proj",
-}
+CLASSIFIER = {"encoder/pooler": "classifier.dense", "classifier": "classifier.out_proj"}
 
 
 def embeddings(prefix: str) -> dict[str, str]:

@@ -76,8 +76,7 @@ def _read_fields(file: JsonFile) -> dict[str, Any]:
             num_layers=0, norm=False, output_bias=fields["linear_bias"], tied=False
         ),
         "pooler": config_lib.PoolerConfig(
-            pooling=file.choice(pooling, _POOLING, "late"),
-            activation="gelu_erf",
+            pooling=file.choice(pooling, _POOLING, "late"), activation="gelu_erf"
         ),
     }
 
@@ -100,10 +99,7 @@ EUROBERT = family.Family(
     decoder="lm_head",
     class_prefix="EuroBert",
     classes={
-        family.CLASSIFICATION: {
-            "encoder/pooler": "dense",
-            "classifier": "classifier",
-        },
+        family.CLASSIFICATION: {"encoder/pooler": "dense", "classifier": "classifier"},
         family.TAGGING: {"tagger": "classifier"},
         family.MASKED_LM: {
             "mlm_head/output_embedding": "lm_head.weight",

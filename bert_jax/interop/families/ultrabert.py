@@ -40,8 +40,7 @@ def _read_fields(file: JsonFile) -> dict[str, Any]:
         ),
         # A classifier reads the hidden states themselves.
         "pooler": config_lib.PoolerConfig(
-            pooling=file.choice("classifier_pooling", _POOLING, "cls"),
-            activation="",
+            pooling=file.choice("classifier_pooling", _POOLING, "cls"), activation=""
         ),
     }
 

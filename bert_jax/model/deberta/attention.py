@@ -144,13 +144,7 @@ def plain(
         config, dropout_keys, length, length, query_positions
     )
     return plain_attention.attend_with_scores(
-        config,
-        prepare,
-        tuple(to_prepare),
-        value,
-        mask,
-        keys,
-        return_probabilities,
+        config, prepare, tuple(to_prepare), value, mask, keys, return_probabilities
     )
 
 

@@ -16,15 +16,7 @@ from bert_jax.model.kernels.tpu_attention_scores import dot, dot_transposed, spl
 
 
 def forward(
-    program,
-    query,
-    key,
-    value,
-    output,
-    sums,
-    highest=None,
-    total=None,
-    context=None,
+    program, query, key, value, output, sums, highest=None, total=None, context=None
 ):
     """Write outputs and log sums of a program's heads.
 
