@@ -63,8 +63,7 @@ class Side:
         left = max(deadline - time.monotonic(), 0)
         if not select.select([self._process.stdout], [], [], left)[0]:
             return None
-        line = self._process.stdout.readline()
-        if not line:
+        if not (line := self._process.stdout.readline()):
             raise SystemExit(f"a side ended with status {self._process.wait()}")
         return float(line)
 
@@ -124,7 +123,7 @@ def _take_turns(turns, sides, expected, deadline):
         longest = max(longest, time.monotonic() - begin)
 
 
-def share(end, weights):
+def first_deadline(end, weights):
     """Return the deadline of the first case, if all cases share the time by weight.
 
     `end` is the deadline of all cases that are left, on the clock `time.monotonic`.

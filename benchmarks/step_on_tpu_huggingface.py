@@ -24,8 +24,8 @@ def train_step(model, optimizer):
 
     def loss(params, batch, key):
         labels, next_sentence = batch["labels"], batch["next_sentence_label"]
-        inputs = {k: batch[k] for k in ("input_ids", "attention_mask")}
-        inputs["token_type_ids"] = batch["token_type_ids"]
+        names = "input_ids", "attention_mask", "token_type_ids"
+        inputs = {name: batch[name] for name in names}
         outputs = model(**inputs, params=params, dropout_rng=key, train=True)
         cross_entropy = optax.softmax_cross_entropy_with_integer_labels
         is_label = labels > 0

@@ -157,7 +157,7 @@ def main():
         flags += [f"--tokens={values.tokens}"] if values.tokens else []
         commands = {side: [__file__, f"--side={side}", *flags] for side in sides}
         weights = [CASES.get(left, 1.0) for left in names[i:]]
-        deadline = interleaved_timing.share(end, weights)
+        deadline = interleaved_timing.first_deadline(end, weights)
         measured = interleaved_timing.medians(commands, environment, deadline)
         report[name] = summary(make_case(name, values), *measured, sides, kind)
         took = round(time.monotonic() - begin)

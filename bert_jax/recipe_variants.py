@@ -57,8 +57,7 @@ def shrink_pretraining(cfg: ml_collections.ConfigDict) -> None:
         cfg.encoder.update(hidden_size=32, num_layers=2, num_heads=2)
         cfg.encoder.update(intermediate_size=64, max_position_embeddings=64)
     for i, phase in enumerate(cfg.phases):
-        phase.update(steps=3, length=32 * min(i + 1, 2), batch_size=8)
-        phase.micro_batches = 1
+        phase.update(steps=3, length=32 * min(i + 1, 2), batch_size=8, micro_batches=1)
     if "masking" in cfg.objective:
         cfg.objective.masking.max_predictions = 5
 

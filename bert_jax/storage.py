@@ -78,9 +78,8 @@ def check_new_folder(name: str) -> Path:
         if is_remote(folder):
             check_reachable(folder)
             # Hidden objects count, too.
-            name = glob_lib.escape(str(folder))
-            globs = f"{name}/**", name
-            is_empty = not any(map(object_store.list_objects, globs))
+            url = glob_lib.escape(str(folder))
+            is_empty = not any(map(object_store.list_objects, (f"{url}/**", url)))
         else:
             existing = next(p for p in (folder, *folder.parents) if p.exists())
             if not existing.is_dir():

@@ -33,8 +33,8 @@ def pluralise(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def warn(total: int, lines: list[str]) -> None:
-    """Print the first warnings, and how many more there are."""
+def warn(lines: list[str], total: int = 0) -> None:
+    """Print warnings, and the number of further ones if there are `total` in all."""
     for line in lines:
         say(f"warning: {line}")
     if total > len(lines):

@@ -86,8 +86,7 @@ def extend(
         )
     texts = text_sample.read(source, sample_bytes)
     terminal.say(f"{checkpoint}: {tokenizer.vocab_size:,} tokens")
-    found = find_words(tokenizer, texts, min_count)[:words]
-    if not found:
+    if not (found := find_words(tokenizer, texts, min_count)[:words]):
         raise UserError(
             f"no word that occurs {min_count} times or more is missing in the "
             f"vocabulary of {checkpoint}; give more text or a smaller min_count"

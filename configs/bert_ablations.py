@@ -58,9 +58,8 @@ def get_config(arg: str = ""):
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     objective = VARIANTS[variant]
     short = _FALLING if variant == "mask_falling" else (_SHORT,)
-    cfg = config_lib.to_configdict(
-        config_lib.PretrainConfig(objective=objective, phases=(*short, _LONG))
-    )
+    config = config_lib.PretrainConfig(objective=objective, phases=(*short, _LONG))
+    cfg = config_lib.to_configdict(config)
     cfg.encoder.vocab_size = 0  # the corpus's
     cfg.encoder.causal = objective.causal
     if objective.segments in config_lib.SINGLE_SEGMENTS:

@@ -39,9 +39,8 @@ def get_config(arg: str = ""):
     objective = config_lib.MaskedLmConfig(
         segments="full_sentences", short_sequence_rate=0.0
     )
-    cfg = config_lib.to_configdict(
-        config_lib.PretrainConfig(objective=objective, phases=phases)
-    )
+    config = config_lib.PretrainConfig(objective=objective, phases=phases)
+    cfg = config_lib.to_configdict(config)
     cfg.init_from = "CHECKPOINT"  # a placeholder that must be set
     cfg.encoder.vocab_size = 0  # the checkpoint's
     cfg.optimizer.update(learning_rate=2e-5, warmup_fraction=0.01, schedule="linear")

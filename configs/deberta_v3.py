@@ -62,9 +62,8 @@ def get_config(arg: str = ""):
     phase = config_lib.PhaseConfig(
         steps=500_000, length=512, batch_size=8192, micro_batches=8
     )
-    cfg = config_lib.to_configdict(
-        config_lib.PretrainConfig(objective=objective, phases=(phase,))
-    )
+    config = config_lib.PretrainConfig(objective=objective, phases=(phase,))
+    cfg = config_lib.to_configdict(config)
     recipe_variants.set_size(cfg, *size)
     cfg.encoder.update(positions="disentangled", type_vocab_size=0)
     cfg.encoder.update(activation="gelu_erf", layer_norm_epsilon=1e-7)

@@ -32,9 +32,8 @@ def get_config(arg: str = ""):
         segments="full_sentences", short_sequence_rate=0.0, hidden_weight=0.5
     )
     phases = (config_lib.PhaseConfig(steps=100_000, length=512, batch_size=2_000),)
-    cfg = config_lib.to_configdict(
-        config_lib.PretrainConfig(objective=objective, phases=phases)
-    )
+    config = config_lib.PretrainConfig(objective=objective, phases=phases)
+    cfg = config_lib.to_configdict(config)
     recipe_variants.set_size(cfg, num_layers=6, hidden_size=768, num_heads=12)
     cfg.encoder.update(type_vocab_size=0, activation="gelu_erf")
     cfg.encoder.pooler.activation = "relu"

@@ -41,9 +41,8 @@ def get_config(arg: str = ""):
     steps, length, batch_size, rate, generator_size, masked = _TRAINING[variant]
     objective = config_lib.ReplacedTokensConfig(generator_size=generator_size)
     phase = config_lib.PhaseConfig(steps=steps, length=length, batch_size=batch_size)
-    cfg = config_lib.to_configdict(
-        config_lib.PretrainConfig(objective=objective, phases=(phase,))
-    )
+    config = config_lib.PretrainConfig(objective=objective, phases=(phase,))
+    cfg = config_lib.to_configdict(config)
     recipe_variants.set_size(cfg, *size)
     cfg.encoder.update(embedding_size=embedding_size, activation="gelu_erf")
     cfg.encoder.pooler.activation = "gelu_erf"  # as in `transformers`

@@ -70,14 +70,12 @@ def get_config(arg: str = ""):
         decay_fraction=1.0,
         masking_rate=0.1,
     )
-    cfg = config_lib.to_configdict(
-        config_lib.PretrainConfig(objective=objective, phases=(first, second))
-    )
-    cfg.encoder.update(vocab_size=0, num_layers=layers, num_heads=heads)
-    cfg.encoder.update(hidden_size=hidden, intermediate_size=wide)
-    cfg.encoder.update(max_position_embeddings=8192, type_vocab_size=0)
+    config = config_lib.PretrainConfig(objective=objective, phases=(first, second))
+    cfg = config_lib.to_configdict(config)
+    recipe_variants.set_size(cfg, layers, hidden, heads)
+    cfg.encoder.update(intermediate_size=wide, max_position_embeddings=8192)
     cfg.encoder.num_key_value_heads = key_value_heads % heads  # 0: as many as heads
-    cfg.encoder.update(positions="rotary", rotary_base=250_000.0)
+    cfg.encoder.update(positions="rotary", rotary_base=250_000.0, type_vocab_size=0)
     cfg.encoder.update(feed_forward="gated", activation="silu", linear_bias=False)
     cfg.encoder.update(norm="rms", norm_placement="pre", embedding_norm=False)
     cfg.encoder.update(layer_norm_epsilon=1e-5, scan_layers=True, remat="attention")

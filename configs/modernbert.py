@@ -101,13 +101,11 @@ def get_config(arg: str = ""):
             **last,
         ),
     )
-    cfg = config_lib.to_configdict(
-        config_lib.PretrainConfig(objective=objective, phases=phases)
-    )
-    cfg.encoder.update(vocab_size=0, num_layers=layers, num_heads=heads)
-    cfg.encoder.update(hidden_size=hidden, intermediate_size=wide)
-    cfg.encoder.update(max_position_embeddings=8192, type_vocab_size=0)
-    cfg.encoder.update(positions="rotary", rotary_base=160_000.0)
+    config = config_lib.PretrainConfig(objective=objective, phases=phases)
+    cfg = config_lib.to_configdict(config)
+    recipe_variants.set_size(cfg, layers, hidden, heads)
+    cfg.encoder.update(intermediate_size=wide, max_position_embeddings=8192)
+    cfg.encoder.update(positions="rotary", rotary_base=160_000.0, type_vocab_size=0)
     cfg.encoder.update(attention_window=64, global_layer_every=3)
     cfg.encoder.update(local_rotary_base=10_000.0)
     cfg.encoder.update(feed_forward="gated", activation="gelu_erf")

@@ -54,9 +54,8 @@ def get_config(arg: str = ""):
             (50_000, 4096, 8, 1e-5, 0),
         )
     )
-    cfg = config_lib.to_configdict(
-        config_lib.PretrainConfig(objective=objective, phases=(first, second))
-    )
+    config = config_lib.PretrainConfig(objective=objective, phases=(first, second))
+    cfg = config_lib.to_configdict(config)
     recipe_variants.set_size(cfg, num_layers=28, hidden_size=768, num_heads=12)
     cfg.encoder.update(intermediate_size=2048, max_position_embeddings=4096)
     cfg.encoder.update(positions="rotary", type_vocab_size=0)

@@ -36,9 +36,8 @@ def get_config(arg: str = ""):
     phase = config_lib.PhaseConfig(
         steps=100_000, length=2048, batch_size=4096, micro_batches=16
     )
-    cfg = config_lib.to_configdict(
-        config_lib.PretrainConfig(objective=objective, phases=(phase,))
-    )
+    config = config_lib.PretrainConfig(objective=objective, phases=(phase,))
+    cfg = config_lib.to_configdict(config)
     recipe_variants.set_size(cfg, num_layers=12, hidden_size=768, num_heads=12)
     cfg.encoder.update(positions="rotary", rotary_base=1_000.0)
     cfg.encoder.update(feed_forward="gated", activation="silu", linear_bias=False)

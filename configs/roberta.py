@@ -50,9 +50,8 @@ def get_config(arg: str = ""):
     phase = config_lib.PhaseConfig(
         steps=_STEPS, length=512, batch_size=8_192, micro_batches=8
     )
-    cfg = config_lib.to_configdict(
-        config_lib.PretrainConfig(objective=objective, phases=(phase,))
-    )
+    config = config_lib.PretrainConfig(objective=objective, phases=(phase,))
+    cfg = config_lib.to_configdict(config)
     recipe_variants.set_size(cfg, *size)
     cfg.encoder.update(type_vocab_size=0, activation="gelu_erf")
     cfg.encoder.layer_norm_epsilon = 1e-5

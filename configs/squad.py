@@ -24,9 +24,8 @@ VARIANTS = {"v1": (32, 3.0), "v2": (48, 2.0)}
 def get_config(arg: str = ""):
     """Return the recipe; `arg` is the version, "v1" or "v2", and maybe "smoke"."""
     version, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
-    cfg = config_lib.to_configdict(
-        config_lib.FinetuneConfig(task=config_lib.SquadConfig())
-    )
+    config = config_lib.FinetuneConfig(task=config_lib.SquadConfig())
+    cfg = config_lib.to_configdict(config)
     batch_size, epochs = VARIANTS[version]
     cfg.update(batch_size=batch_size, epochs=epochs)
     cfg.optimizer.update(learning_rate=5e-5, warmup_fraction=0.1)

@@ -503,7 +503,7 @@ def test_a_refused_program_does_not_fit_whatever_size_the_compiler_names():
 
 
 def test_sizes_of_other_memories_are_not_read():
-    assert phase_lib._NEEDED.search("Used 17.00G of 15.75G hbm")[3] == "17.00"
+    assert phase_lib._NEEDED.search("Used 17.00G of 15.75G hbm")[1] == "17.00"
     assert not phase_lib._NEEDED.search("Used 1.00M of 1.00M smem")
 
 

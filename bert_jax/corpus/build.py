@@ -68,29 +68,28 @@ def build(
             _remove_state(folder)
         return shards.open_corpus(folder)
     if not tokenizer.encode(_RUNE):
-        hint = (
-            "the tokenizer has no token for unknown text: characters that are not in "
-            "its vocabulary will be missing from the corpus"
+        terminal.say(
+            "warning: the tokenizer has no token for unknown text: characters that are "
+            "not in its vocabulary will be missing from the corpus"
         )
-        terminal.warn(1, [hint])
     runner = runner or functools.partial(local_runner.run, workers=workers)
     with build_state.claimed(folder):
         results = _build_splits(job, identity, planned, runner)
         if not _is_unchanged(job, identity):
-            hint = "the input has changed while it was read; text may be missing"
-            terminal.warn(1, [hint])
+            terminal.say(
+                "warning: the input has changed while it was read; text may be missing"
+            )
         problems = [line for result in results for line in result.problems.lines]
-        is_empty = not any(result.train.documents for result in results)
-        if not is_empty:
+        has_documents = any(result.train.documents for result in results)
+        if has_documents:
             _finish(folder, tokenizer, identity, results, problems)
+        else:  # nothing is worth keeping, and the corrected command needs the folder
+            for left in folder.glob("*.arrow*"):
+                left.unlink()
     # The lock is closed by now: network file systems keep folders with open files.
-    if not is_empty:
-        _remove_state(folder)
-        return shards.open_corpus(folder)
-    # Nothing is worth keeping, and the corrected command needs the folder.
-    for left in folder.glob("*.arrow*"):
-        left.unlink()
     _remove_state(folder)
+    if has_documents:
+        return shards.open_corpus(folder)
     if held_out := sum(result.held_out.documents for result in results):
         raise UserError(
             f"no document is left for training: held_out={settings.held_out} holds out "
@@ -144,7 +143,7 @@ def _warn(
     result: splits.SplitResult, tokenizer: tokenizer_lib.Tokenizer, warned: set[str]
 ) -> None:
     """Print a split's problems, and each hint whose kind is not in `warned` yet."""
-    terminal.warn(result.problems.count, result.problems.lines)
+    terminal.warn(result.problems.lines, result.problems.count)
     hints = {hint: hint for hint in result.problems.hints}
     share = result.train.unknown_tokens / max(1, result.train.tokens)
     if share > _MANY_UNKNOWN:
@@ -154,7 +153,7 @@ def _warn(
             "train one on it with run.train_tokenizer"
         )
     new = [hint for kind, hint in hints.items() if kind not in warned]
-    terminal.warn(len(new), new)
+    terminal.warn(new)
     warned.update(hints)
 
 
@@ -208,20 +207,19 @@ def describe(corpus: shards.Corpus) -> str:
         )
         for split in shards.SPLITS
     )
-    share = corpus.count(shards.TRAIN, "unknown_tokens") / corpus.count(
-        shards.TRAIN, "tokens"
+    documents, sentences, tokens, unknown = (
+        corpus.count(shards.TRAIN, what) for what in shards.COUNTS
     )
     special = corpus.tokenizer.special_tokens
-    unknown = "" if special.unk == special.mask else f" ({share:.2%} {special.unk})"
-    text = f"{corpus.folder}: {train}{unknown}; held out: {held_out}"
+    if special.unk != special.mask:
+        train += f" ({unknown / tokens:.2%} {special.unk})"
+    text = f"{corpus.folder}: {train}; held out: {held_out}"
     has_few = corpus.count(shards.HELD_OUT, "documents") < 2
     if has_few and corpus.settings["held_out"]:
         text += (
             "\nwarning: fewer than two documents are held out, too few for an "
             "evaluation; increase --held_out"
         )
-    documents = corpus.count(shards.TRAIN, "documents")
-    sentences = corpus.count(shards.TRAIN, "sentences")
     if sentences < _FEW_SENTENCES * documents:
         text += (
             "\nwarning: most documents have a single sentence, which next_sentence and "

@@ -45,8 +45,7 @@ def versions() -> dict[str, str]:
 def check_versions(where: storage.Path | str, begun: dict[str, str]) -> None:
     """Raise a `UserError` if this process would tokenise differently."""
     here = versions()
-    names = [name for name in begun if begun[name] != here.get(name)]
-    if names:
+    if names := [name for name in begun if begun[name] != here.get(name)]:
         expected = ", ".join(f"{name} {begun[name]}" for name in names)
         actual = ", ".join(f"{name} {here.get(name)}" for name in names)
         raise UserError(

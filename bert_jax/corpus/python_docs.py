@@ -83,7 +83,7 @@ def read_module(
         topics = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
         texts = [_prose(topic) for topic in topics if isinstance(topic, str)]
     else:
-        texts = ["\n".join(filter(None, map(_prose, _unique_docstrings(tree))))]
+        texts = ["\n".join(filter(None, map(_prose, dict.fromkeys(_docstrings(tree)))))]
     for text in texts:
         if len(text) >= _MIN_DOCUMENT_CHARS:
             yield text + "\n"
@@ -106,13 +106,11 @@ def _parse(
         return nothing
 
 
-def _unique_docstrings(tree: ast.Module) -> Iterable[str]:
-    """Return the docstrings of a module. Some packages repeat one many times."""
-    return dict.fromkeys(_docstrings(tree))
-
-
 def _docstrings(tree: ast.Module) -> Iterator[str]:
-    """Yield the docstrings of a module and of the definitions in it, in order."""
+    """Yield the docstrings of a module and of the definitions in it, in order.
+
+    Some packages repeat one many times.
+    """
     definitions = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     statements = ast.If | ast.Try | ast.With
     # Without recursion: each `elif` is an `if` in the one before.
@@ -200,15 +198,14 @@ class Parameter:
 def parameters(path: str | pathlib.Path) -> Iterator[Parameter]:
     """Yield the parameters in the numpydoc sections of one source file."""
     tree = _parse(path, lambda line: None, _NUMPYDOC)
-    for docstring in _unique_docstrings(tree):
+    for docstring in dict.fromkeys(_docstrings(tree)):
         lines = docstring.expandtabs().split("\n")
         summary = _one_line(itertools.takewhile(str.strip, lines))
         for i in range(len(lines)):
             if not _is_declaration(lines, i):
                 continue
             deeper = functools.partial(_is_deeper, _indent(lines[i]))
-            description = _one_line(itertools.takewhile(deeper, lines[i + 1 :]))
-            if description:
+            if description := _one_line(itertools.takewhile(deeper, lines[i + 1 :])):
                 yield Parameter(description, summary, module_name(path))
 
 

@@ -293,10 +293,10 @@ def read_shard(folder: storage.Path, shard: Shard) -> Iterator[TokenTable]:
     reader = pyarrow.ipc.open_file(_read_checked(folder / shard.file, shard))
     for batch in map(reader.get_batch, range(reader.num_record_batches)):
         tokens, starts, _ = batch.columns
-        documents = tokens.offsets.to_numpy().astype(np.int64)
-        sentences = starts.offsets.to_numpy().astype(np.int64)
-        starts_in_document = starts.values.to_numpy()
+        # First token and first sentence of each document, and their numbers.
+        first_tokens = tokens.offsets.to_numpy().astype(np.int64)
+        first_sentences = starts.offsets.to_numpy().astype(np.int64)
         # [sentences]: first token of the sentence's document
-        document_starts = np.repeat(documents[:-1], np.diff(sentences))
-        starts = np.append(starts_in_document + document_starts, documents[-1:])
-        yield TokenTable(tokens.values.to_numpy(), starts, sentences)
+        shift = np.repeat(first_tokens[:-1], np.diff(first_sentences))
+        sentence_starts = np.append(starts.values.to_numpy() + shift, first_tokens[-1:])
+        yield TokenTable(tokens.values.to_numpy(), sentence_starts, first_sentences)

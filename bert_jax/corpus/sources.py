@@ -91,14 +91,16 @@ def plan(source: Source) -> list[InputSplit]:
         is_whole = file.name.endswith(file_kinds.COMPRESSIONS)
         size = _unpacked_size(file.name, file.size)
         count = 1 if is_whole else max(1, round(size / source.split_bytes))
-        cuts = [file.size * i // count for i in range(count + 1)]
         sections += [
-            Section(
-                file.name, cuts[i], cuts[i + 1], file.checksum, label=file.name[begin:]
-            )
-            for i in range(count)
+            Section(file.name, *part, file.checksum, label=file.name[begin:])
+            for part in _cut(file.size, count)
         ]
     return _group(sections, source.split_bytes)
+
+
+def _cut(size: int, count: int) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each of `count` nearly equal parts of a range."""
+    return itertools.pairwise(size * i // count for i in range(count + 1))
 
 
 def matching_files(pattern: str) -> list[storage.FileInfo]:
@@ -118,9 +120,9 @@ def matching_files(pattern: str) -> list[storage.FileInfo]:
     return matched
 
 
-def text_bytes(split: InputSplit) -> int:
-    """Estimate the amount of text in a split of files."""
-    return sum(_unpacked_size(s.name, s.end - s.start) for s in split)
+def text_bytes(section: Section) -> int:
+    """Estimate the amount of text in a section of a file."""
+    return _unpacked_size(section.name, section.end - section.start)
 
 
 def _unpacked_size(name: str, size: int) -> int:
@@ -130,7 +132,7 @@ def _unpacked_size(name: str, size: int) -> int:
 
 
 def _group(sections: list[Section], split_bytes: int) -> list[InputSplit]:
-    sizes = [text_bytes((section,)) for section in sections]
+    sizes = list(map(text_bytes, sections))
     total = sum(sizes)
     count = max(1, round(total / split_bytes))
     groups: list[list[Section]] = [[] for _ in range(count)]
@@ -223,9 +225,7 @@ def _plan_tfds(source: Source) -> list[InputSplit]:
         )
     split = builder.info.splits["train"]
     count = min(split.num_examples, round(split.num_bytes / source.split_bytes))
-    count = max(1, count)
-    cuts = [split.num_examples * i // count for i in range(count + 1)]
-    return [(Section(name, cuts[i], cuts[i + 1]),) for i in range(count)]
+    return [(Section(name, *part),) for part in _cut(split.num_examples, max(1, count))]
 
 
 def _read_tfds(

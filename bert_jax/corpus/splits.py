@@ -173,6 +173,6 @@ def _tokenised(
             begins = iter(tokenizer.encode_batch(firsts))
             continuations = iter(tokenizer.encode_continuations(others))
             for encoded_document, sentences in waiting:
-                ids = [next(begins), *(next(continuations) for _ in sentences[1:])]
-                yield encoded_document, [sentence for sentence in ids if sentence]
+                rest = itertools.islice(continuations, len(sentences) - 1)
+                yield encoded_document, [ids for ids in (next(begins), *rest) if ids]
             waiting, count = [], 0

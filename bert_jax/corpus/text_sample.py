@@ -58,8 +58,8 @@ def read(source: sources.Source, sample_bytes: int) -> list[str]:
                 bar.update(added)
     if size > 2 * sample_bytes:  # text that was compressed more than estimated
         lines = [line for line in lines if rng.random() < sample_bytes / size]
-    terminal.warn(problems.count, problems.lines)
-    terminal.warn(len(problems.hints), problems.hints)
+    terminal.warn(problems.lines, problems.count)
+    terminal.warn(problems.hints)
     if not lines:
         raise UserError(f"no text in {source.pattern or source.format}")
     return lines
@@ -95,11 +95,11 @@ def _text_bytes(
     else:
         undivided = [
             [
-                sources.text_bytes((section,))
+                sources.text_bytes(section)
                 for section in split
                 if section.name.endswith(file_kinds.COMPRESSIONS)
             ]
             for split in planned
         ]
-        totals = list(map(sources.text_bytes, planned))
+        totals = [sum(map(sources.text_bytes, split)) for split in planned]
     return np.array(totals), np.array([max(sizes, default=0) for sizes in undivided])

@@ -148,8 +148,7 @@ def _alphabet(
       with spaces, such as Chinese ones. These need no piece that continues a word.
     """
     characters = [c for c in counts if not c.isspace()]
-    by_count = sorted(characters, key=lambda c: (-counts[c], c))
-    if not by_count:
+    if not (by_count := sorted(characters, key=lambda c: (-counts[c], c))):
         raise UserError(_NO_CHARACTERS)
     words = {c for c in by_count if " " in pipeline.normalizer.normalize_str(c)}
     total = sum(counts[c] for c in by_count)
@@ -184,14 +183,12 @@ def train_sentencepiece(
         model = _sentencepiece_model(texts, vocab_size, lower_case, strip_accents)
     except RuntimeError as error:
         # The error for too large a vocabulary names the largest possible size.
-        limit = re.search(r"set it to a value <= (\d+)", str(error))
-        if limit:
+        if limit := re.search(r"set it to a value <= (\d+)", str(error)):
             size = int(limit[1])
             return train_sentencepiece(
                 texts, size, lower_case=lower_case, strip_accents=strip_accents
             )
-        needed = re.search(r"required_chars\. \d+ vs (\d+)", str(error))
-        if needed:
+        if needed := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
             _check_room(int(needed[1]), vocab_size)
         if "KeyboardInterrupt" in str(error):  # raised while iterating over texts
             raise KeyboardInterrupt from error

@@ -98,8 +98,7 @@ def _read_remote(
             path.touch()
             if path.name == huggingface_folder.CONFIG:
                 _copy(file, path)
-        read = _reader(local)
-        if not read:
+        if not (read := _reader(local)):
             shutil.rmtree(copies)
             return None
         safetensors = huggingface_folder.ARRAYS, huggingface_folder.INDEX
@@ -112,11 +111,11 @@ def _read_remote(
             is_read = is_flax or not _UNREAD.search(path.name)
             if is_read and not is_part_of_other_checkpoint:
                 _copy(file, path)
-        made = _read_local(local, *_state(copies))
+        made = read(local)
     except UserError as error:
         shutil.rmtree(copies)
         raise UserError(str(error).replace(str(copies), folder)) from error
-    return made and dataclasses.replace(made, source=f"{folder}/{name}".rstrip("/"))
+    return dataclasses.replace(made, source=f"{folder}/{name}".rstrip("/"))
 
 
 def _copy(file: storage.FileInfo, local: pathlib.Path) -> None:

@@ -65,8 +65,7 @@ def read(path: pathlib.Path) -> ConfigFile:
     """
     values = json_files.read(path)
     model_type = values.get("model_type", "bert")
-    families = [each for each in FAMILIES if each.model_type == model_type]
-    if not families:
+    if not (families := [each for each in FAMILIES if each.model_type == model_type]):
         known = ", ".join(sorted(repr(each.model_type) for each in FAMILIES))
         raise UserError(f"{path}: unknown model_type {model_type!r}; expected {known}")
     (family,) = families
@@ -218,7 +217,7 @@ def _architecture(config: config_lib.EncoderConfig, spec: ModelSpec) -> dict[str
     head = dataclasses.asdict(fields.pop("prediction_head"))
     if any(path.endswith("/output_embedding") for path in spec.parts):
         activation = head["activation"] or config.activation
-        head["activation"] = spec.family.head_activation(spec.purpose) or activation
+        head["activation"] = spec.family.required_activation(spec.purpose) or activation
         head["width"] = head["width"] or config.embedding_columns
         if not head["num_layers"]:
             del head["activation"], head["bias"]

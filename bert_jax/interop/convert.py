@@ -70,12 +70,11 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
 def export(checkpoint: LazyCheckpoint, folder: str, to: str = "") -> Converted:
     """Convert a checkpoint that is open; see `convert`."""
     to = to or ("native" if checkpoint.spec else "huggingface")
-    spec = (
-        checkpoint.spec if to == "native" else lazy_checkpoint.export_spec(checkpoint)
-    )
     if to == "native":
-        written, kept = write_native(checkpoint, folder), set(checkpoint.params)
+        spec, kept = checkpoint.spec, set(checkpoint.params)
+        written = write_native(checkpoint, folder)
     else:
+        spec = lazy_checkpoint.export_spec(checkpoint)
         generator = lazy_checkpoint.extract_generator(checkpoint)
         checkpoint = lazy_checkpoint.with_summed_embeddings(checkpoint)
         paths = checkpoint.params

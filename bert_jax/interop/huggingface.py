@@ -54,7 +54,7 @@ class ModelSpec:
                 f"the encoder is causal; {self.name} of transformers pools the first "
                 "token, and bert_jax the last"
             )
-        activation = family.head_activation(self.purpose)
+        activation = family.required_activation(self.purpose)
         if activation not in ("", c.head_activation):
             raise UserError(
                 f"the head of {self.name} computes {activation}; the head of this "
@@ -101,9 +101,10 @@ def names(path: str, spec: ModelSpec) -> list[str]:
     There is one name, or one for each layer that has the array. The list is empty if
     the class has no such parameter.
     """
-    name = _name(path, spec)
-    if not path.startswith(_STACKED) or not name:
-        return [name] if name else []
+    if not (name := _name(path, spec)):
+        return []
+    if not path.startswith(_STACKED):
+        return [name]
     layers = range(_first_layer(path, spec), spec.encoder.num_distinct_layers)
     return [f"{spec.family.layer_prefix.format(i)}.{name}" for i in layers]
 
@@ -114,10 +115,9 @@ def has_parameter(path: str, spec: ModelSpec) -> bool:
 
 
 def sharing_arrays(path: str, spec: ModelSpec) -> list[str]:
-    """Return the paths of the parameters that share this one's arrays, in order.
+    """Return the paths of the parameters in the same arrays as this one, in order.
 
-    Each array holds as many output rows of one parameter as of the next. Most arrays
-    hold one parameter.
+    They have equal numbers of output rows. Most arrays hold one parameter.
     """
     if not path.startswith(_STACKED):
         return [path]

@@ -72,8 +72,7 @@ def with_summed_embeddings(checkpoint: LazyCheckpoint) -> LazyCheckpoint:
     """Return a checkpoint with the encoder's embeddings in place of differences."""
     params = dict(checkpoint.params)
     for path, shared in checkpoint.params.items():
-        difference = params.pop(parameters.embedding_difference_path(path), None)
-        if difference:
+        if difference := params.pop(parameters.embedding_difference_path(path), None):
             params[path] = LazyArray(
                 shared.shape, lambda a=shared, b=difference: a.read() + b.read()
             )

@@ -111,31 +111,29 @@ def spec_of_metadata(metadata: metadata_lib.Metadata) -> ModelSpec:
     Raises:
       UserError: No class computes the same.
     """
-    purpose = _purpose(metadata)
+    encoder, trained_for = metadata.encoder, _purpose(metadata)
     candidates = [
         family
         for family in FAMILIES
-        if family.exports(metadata.encoder, purpose, metadata.tokenizer)
+        if family.exports(encoder, trained_for, metadata.tokenizer)
     ]
-    encoder, refusals = metadata.encoder, {}
-    for each in _with_fewer_heads(purpose, candidates[0]):
+    first, refusal = candidates[0], None
+    for purpose in _with_fewer_heads(trained_for, first):
         for family in candidates:
-            if each not in family.classes:
+            if purpose not in family.classes:
                 continue
             segments = max(family.min_segments, encoder.type_vocab_size)
             padded = dataclasses.replace(encoder, type_vocab_size=segments)
             try:
-                spec = ModelSpec(family, each, padded, metadata.tokenizer.pad_id)
+                spec = ModelSpec(family, purpose, padded, metadata.tokenizer.pad_id)
                 configs.check_export(spec)
                 return spec
             except UserError as error:
-                refusals.setdefault(family.title, error)
-    title = candidates[0].title
-    if title in refusals:
-        raise refusals[title]
-    raise UserError(
-        f"{title} of transformers has no class for {purpose} that computes the same "
-        "as bert_jax; use this checkpoint with bert_jax only"
+                if family is first:
+                    refusal = refusal or error
+    raise refusal or UserError(
+        f"{first.title} of transformers has no class for {trained_for} that computes "
+        "the same as bert_jax; use this checkpoint with bert_jax only"
     )
 
 
@@ -276,8 +274,7 @@ def _scheme(tags: list[str]) -> str:
 
 def labels(metadata: metadata_lib.Metadata) -> dict[str, Any]:
     """Return the values of a `config.json` that name the classes of a checkpoint."""
-    names = metadata.task.get("labels") or metadata.task.get("tags")
-    if names:
+    if names := metadata.task.get("labels") or metadata.task.get("tags"):
         return {
             "id2label": {str(i): name for i, name in enumerate(names)},
             "label2id": {name: i for i, name in enumerate(names)},

@@ -130,7 +130,7 @@ def assemble(
     purpose = model_classes.purpose_of_arrays(
         family, config.class_name, arrays.keys(), encoder
     )
-    activation = family.head_activation(purpose)
+    activation = family.required_activation(purpose)
     if activation not in ("", encoder.head_activation):  # whatever config.json says
         head = dataclasses.replace(encoder.prediction_head, activation=activation)
         encoder = dataclasses.replace(encoder, prediction_head=head)
@@ -235,14 +235,13 @@ def _shapes(
     heads = tuple(f"{head}/" for head in spec.heads)
     shapes, absent = {}, []
     for path, leaf in parameters.flatten(initial).items():
-        names = huggingface.names(path, spec)
         if not huggingface.has_parameter(path, spec):
             continue  # another class has this parameter
-        missing = [name for name in names if name not in arrays]
-        is_encoder = path.startswith("encoder/") and "/pooler/" not in path
-        if missing and (is_encoder or len(missing) < len(names)):
-            raise UserError(f"{source} has no array {missing[0]}")
-        if missing:
+        names = huggingface.names(path, spec)
+        if missing := [name for name in names if name not in arrays]:
+            is_encoder = path.startswith("encoder/") and "/pooler/" not in path
+            if is_encoder or len(missing) < len(names):
+                raise UserError(f"{source} has no array {missing[0]}")
             if path.startswith(heads):
                 absent.append(path)
             continue

@@ -14,12 +14,11 @@ def check(
     source: str, tokenizer: Tokenizer, *, cls_is_last: bool, has_segments: bool
 ) -> None:
     """Check that a pipeline joins texts as bert_jax does, if it adds special tokens."""
-    given, native = _join(2, tokenizer, cls_is_last)
-    if not any(given.special_tokens_mask):
+    (single, pair), (native_single, native_pair) = _layouts(tokenizer, cls_is_last)
+    if not any(pair.special_tokens_mask):
         return
-    single, native_single = _join(1, tokenizer, cls_is_last)
     for what, got, expected in (
-        ("joins text pairs", given, native),
+        ("joins text pairs", pair, native_pair),
         ("surrounds a text", single, native_single),
     ):
         if got.ids != expected.ids:
@@ -27,32 +26,33 @@ def check(
                 f"{source}: {PIPELINE_FILE} {what} as {_template(got)}; "
                 f"bert_jax supports {_template(expected)} only"
             )
-    if has_segments and given.type_ids != native.type_ids:
+    if has_segments and pair.type_ids != native_pair.type_ids:
         raise UserError(
-            f"{source}: {PIPELINE_FILE} gives the segments {given.type_ids} to the "
-            f"pair {_template(given)}; bert_jax supports {native.type_ids} only"
+            f"{source}: {PIPELINE_FILE} gives the segments {pair.type_ids} to the "
+            f"pair {_template(pair)}; bert_jax supports {native_pair.type_ids} only"
         )
 
 
 def apply(tokenizer: Tokenizer, *, cls_is_last: bool, has_segments: bool) -> Tokenizer:
     """Return the tokenizer with a pipeline that joins texts as bert_jax does."""
-    pair, native = _join(2, tokenizer, cls_is_last)
-    single, native_single = _join(1, tokenizer, cls_is_last)
-    is_same = (single.ids, pair.ids) == (native_single.ids, native.ids)
-    if is_same and (not has_segments or pair.type_ids == native.type_ids):
+    (single, pair), (native_single, native_pair) = _layouts(tokenizer, cls_is_last)
+    is_same = (single.ids, pair.ids) == (native_single.ids, native_pair.ids)
+    if is_same and (not has_segments or pair.type_ids == native_pair.type_ids):
         return tokenizer
     values = json.loads(tokenizer.pipeline)
     values["post_processor"] = _post_processor(tokenizer, cls_is_last)
     return tokenizer_lib.make(values, tokenizer.settings())
 
 
-def _join(
-    count: int, tokenizer: Tokenizer, cls_is_last: bool
-) -> tuple[tokenizers.Encoding, tokenizers.Encoding]:
-    """Add special tokens to texts as the pipeline does, and as bert_jax."""
+def _layouts(
+    tokenizer: Tokenizer, cls_is_last: bool
+) -> list[list[tokenizers.Encoding]]:
+    """Return a text and a pair with the pipeline's special tokens, and bert_jax's."""
     given = json.loads(tokenizer.pipeline)["post_processor"]
-    own = _post_processor(tokenizer, cls_is_last)
-    return pipelines.post_process(count, given), pipelines.post_process(count, own)
+    native = _post_processor(tokenizer, cls_is_last)
+    return [
+        [pipelines.post_process(n, step) for n in (1, 2)] for step in (given, native)
+    ]
 
 
 def _post_processor(tokenizer: Tokenizer, cls_is_last: bool) -> dict[str, Any]:

@@ -110,13 +110,14 @@ def read(path: pathlib.Path) -> published.Published:
     if not files:
         raise UserError(f"{folder} has no {prefix.name}.data-00000-of-00001")
     arrays = _arrays(prefix, _ALBERT_PARTS if is_albert else _ELECTRA_PARTS)
+    if not config:
+        config = _config_of_electra(folder / json_files.GOOGLE_CONFIG, arrays)
+    read_tokenizer = _read_sentencepiece if is_albert else tokenizer_files.read_google
     return published.assemble(
         str(path),
         (index, *files),
-        config or _config_of_electra(folder / json_files.GOOGLE_CONFIG, arrays),
-        _read_sentencepiece(folder)
-        if is_albert
-        else tokenizer_files.read_google(folder),
+        config,
+        read_tokenizer(folder),
         arrays,
         tokens_are_lines=not is_albert,
     )
@@ -130,7 +131,7 @@ def _config_of_electra(
     names = [f"electra.embeddings.{name}_embeddings.weight" for name in tables]
     layer = "electra.encoder.layer.{}.output.dense.weight"
     if any(name not in arrays for name in (*names, layer.format(0))):
-        return configs.read_tensorflow(path, BERT)  # raises: the file is missing
+        raise UserError(f"{path.parent} has no {path.name}")
     vocabulary, positions, types = (arrays[name].shape for name in names)
     hidden_size, intermediate_size = arrays[layer.format(0)].shape
     values = {

@@ -63,8 +63,9 @@ def read(folder: storage.Path, overrides: Mapping[str, str] | None = None) -> To
       UserError: The tokenizer is missing, damaged or unsupported.
     """
     settings = tokenizer_settings.read(folder)
+    settings |= overrides or {}
     if (folder / PIPELINE_FILE).exists():
-        tokenizer = Tokenizer.load(folder, settings | dict(overrides or {}))
+        tokenizer = Tokenizer.load(folder, settings)
         model = tokenizer.steps()["model"]
         if model["type"] == "Unigram" and model["unk_id"] is None:
             raise UserError(
@@ -73,7 +74,6 @@ def read(folder: storage.Path, overrides: Mapping[str, str] | None = None) -> To
             )
         tokenizer_settings.check(folder, tokenizer, settings)
         return tokenizer
-    settings |= overrides or {}
     config = folder / "config.json"
     if (folder / json_files.GOOGLE_CONFIG).exists() and not config.exists():
         if overrides:

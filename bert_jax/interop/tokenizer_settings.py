@@ -52,9 +52,10 @@ _SWITCHES = (*_REPLACED, "do_basic_tokenize", "keep_accents", "split_by_punct")
 
 
 def read(folder: storage.Path) -> dict[str, Any]:
-    """Return the settings of `transformers`, without those that are null.
+    """Return the settings of `transformers` that are not null.
 
-    `added_tokens` is the content of a file that folders had before `transformers` 4.34.
+    `added_tokens` has the content of `added_tokens.json`, a file of folders from before
+    `transformers` 4.34.
     """
     older = json_files.read_or_empty(folder / "added_tokens.json")
     settings: dict[str, Any] = {"added_tokens": older}

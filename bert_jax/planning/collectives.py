@@ -149,8 +149,7 @@ def _collective(
         operands = operands[:1]  # the other one is a token
         members = 2  # a permutation's source and target
         if kind != "collective-permute":
-            slices = _SLICES.search(instruction.rest)
-            if not slices:
+            if not (slices := _SLICES.search(instruction.rest)):
                 raise ValueError(f"unknown form of slices: {instruction.rest[:200]!r}")
             members = len(_numbers(slices[1]))
     else:

@@ -30,8 +30,8 @@ _VIEWS = ("bitcast", "get-tuple-element")
 class Rates:
     """Peak rates of a device per cycle; both 0 if its clock is unknown."""
 
-    flops: float  # operations
-    hbm_bytes: float  # bytes from or to HBM
+    flops: float = 0.0  # operations
+    hbm_bytes: float = 0.0  # bytes from or to HBM
 
     def memory_cycles(self, size: float) -> float:
         """Return the cycles that bytes take to pass through memory."""
@@ -44,15 +44,13 @@ class Cost:
 
     estimated: int  # of all operations but kernels
     kernels: int  # number of executed kernels
-    # By schedule, or a lower bound. None without either: no dump, and no known clock.
+    # By schedule; without a dump, a lower bound; None if the clock is unknown, too.
     kernel_cycles: float | None
     scheduled: float | None  # kernels included; None without a dump
 
 
 def measure(
-    program: Program,
-    rates: Rates = Rates(0.0, 0.0),
-    schedules: Mapping[str, int] | None = None,
+    program: Program, rates: Rates = Rates(), schedules: Mapping[str, int] | None = None
 ) -> Cost:
     """Add up the cycles of a program.
 

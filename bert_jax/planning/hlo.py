@@ -57,14 +57,11 @@ class Program:
         body: dict[str, Instruction] = {}
         name = ""
         for line in text.splitlines():
-            header = _HEADER.match(line)
-            if header:
+            if header := _HEADER.match(line):
                 name, body = header[2], {}
                 self.computations[name] = body
                 self.entry = name if header[1] else self.entry
-                continue
-            start = _INSTRUCTION.match(line)
-            if start:
+            elif start := _INSTRUCTION.match(line):
                 instruction = _instruction(start[2], name, line[start.end() :])
                 body[instruction.name] = instruction
                 if start[1]:
@@ -112,8 +109,7 @@ class Program:
         Raises:
           ValueError: The loop has another form.
         """
-        count = _TRIPS.search(loop.rest)
-        if count:
+        if count := _TRIPS.search(loop.rest):
             return int(count[1])
         condition = loop.called("condition")
         root = self.roots[condition]

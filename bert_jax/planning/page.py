@@ -9,7 +9,6 @@ from bert_jax.planning.plan import Plan
 
 # Utilisations that the page gives times for.
 _UTILISATIONS = (0.3, 0.4, 0.5, 0.6)
-_GIB = 2**30
 
 
 def format_page(plan: Plan) -> str:
@@ -177,7 +176,7 @@ def _times(plan: Plan) -> Iterator[str]:
 
 def gib(size: float) -> str:
     """Format bytes in GiB."""
-    return f"{size / _GIB:.2f}"
+    return f"{size / 2**30:.2f}"
 
 
 def _mib(size: int) -> str:

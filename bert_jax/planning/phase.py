@@ -24,8 +24,7 @@ from bert_jax.training import step as step_lib
 from bert_jax.training.run_description import Phase, Run
 
 _NEEDED = re.compile(
-    r"\(([\d.]+)([KMGT]?)\) exceeds available"
-    r"|Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm"
+    r"(?:\(|Used )([\d.]+)([KMGT]?)(?:\) exceeds available| of [\d.]+[KMGT]? hbm)"
 )
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -56,7 +55,7 @@ class PhasePlan:
     steps: int
     length: int  # tokens in a sequence
     batch_size: int  # sequences in a step
-    batch_per_chip: float  # sequences of a chip; with `tensor`, parts of each
+    batch_per_chip: float  # sequences on a chip; with `tensor`, a part of each
     micro_batches: int  # micro-batches in a step
     flops: float  # of a step, over all chips, by a formula
     flops_at_peak: float  # peak FLOP/s, over all chips
@@ -162,8 +161,7 @@ def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled | int:
         size = _NEEDED.search(str(error))
         if "RESOURCE_EXHAUSTED" not in str(error) or not size:
             raise
-        number, unit = size[1] or size[3], size[2] or size[4]
-        return int(float(number) * _UNITS[unit])
+        return int(float(size[1]) * _UNITS[size[2]])
 
 
 @contextlib.contextmanager

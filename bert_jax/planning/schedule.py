@@ -52,8 +52,7 @@ def scheduled_cycles(text: str) -> int:
     outside, loops = 0, []
     current: dict[int, _Loop] = {}  # by depth
     for line in text.splitlines():
-        bundle = _BUNDLE.match(line)
-        if not bundle:
+        if not (bundle := _BUNDLE.match(line)):
             continue
         depth = bundle[2].count(">")
         if not depth:

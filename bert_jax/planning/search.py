@@ -32,11 +32,11 @@ def search_batch(
 ) -> Iterator[Trial]:
     """Look for the largest batch of a phase that fits.
 
-    Begin with the given size, which is `planned`. If it does not fit, compile smaller
-    ones, by the share of the temporary arrays that has room; if it does, the double.
-    Then extrapolate the memory of two sizes that fit, and bisect. Stop when the largest
-    size that fits and the smallest that does not are a sixteenth apart, at a size that
-    the config does not allow, or after `_MAX_SIZES` sizes.
+    Begin with the size of the config, which is `planned`. If it does not fit, reduce it
+    in proportion to the room for temporary arrays. If it fits, double it. Then
+    extrapolate from the memory of the two largest sizes that fit, and bisect. Stop when
+    the largest size that fits and the smallest that does not are a sixteenth apart, at
+    a size that the config does not allow, or after `_MAX_SIZES` sizes.
     """
     phase = config.phases[index]
     pieces = (
@@ -52,14 +52,13 @@ def search_batch(
         if not (changed := _replace_fields(planner, config, fields)):
             return
         compiled = planner.plan_phase(changed, index) if i else planned
-        trial = Trial(_flags(fields), compiled)
-        yield trial
-        if trial.phase.fits:
-            fitting[units] = trial.phase.left
+        yield Trial(_flags(fields), compiled)
+        if compiled.fits:
+            fitting[units] = compiled.left
         else:
             too_many = units
             if not fitting and units > 1:
-                units = max(1, int(units * min(0.5, _share_with_room(trial.phase))))
+                units = max(1, int(units * min(0.5, _share_with_room(compiled))))
                 continue
         most = max(fitting, default=0)
         if too_many and too_many - most <= max(1, most // 16):
@@ -148,15 +147,14 @@ def search(
                 say(_describe(trial, plan))
                 yield trial
         say(f"\n{phase.name}: the largest batch")
-        largest, per_chip = 0, 0.0
+        fitting = []
         for trial in search_batch(planner, config, i, phase):
             say(_describe(trial, plan))
-            if trial.phase.fits and trial.phase.batch_size > largest:
-                largest = trial.phase.batch_size
-                per_chip = trial.phase.batch_per_chip
+            if trial.phase.fits:
+                fitting.append((trial.phase.batch_size, trial.phase.batch_per_chip))
             yield trial
-        fitting = f"{largest:,}, {per_chip:g} on a chip" if largest else "none"
-        say(f"  the largest that fits: {fitting}")
+        found = "{:,}, {:g} on a chip".format(*max(fitting)) if fitting else "none"
+        say(f"  the largest that fits: {found}")
 
 
 def _describe(trial: Trial, plan: Plan) -> str:

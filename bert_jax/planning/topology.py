@@ -107,7 +107,7 @@ class Topology:
     def rates(self) -> Rates:
         """Peak rates of a device per cycle."""
         if not (clock := self.generation.clock):
-            return Rates(0.0, 0.0)
+            return Rates()
         return Rates(self.peak_flops / clock, self.generation.bandwidth / clock)
 
 

@@ -54,12 +54,12 @@ def answer(
     config, _ = model.task(config_lib.SquadConfig)
     if null_threshold is None:
         null_threshold = config.null_threshold
+    elif model.encoder.causal:
+        raise UserError(
+            "null_threshold does not go with a left-to-right encoder, whose [CLS] "
+            "has seen no question; leave it out"
+        )
     else:
-        if model.encoder.causal:
-            raise UserError(
-                "null_threshold does not go with a left-to-right encoder, whose [CLS] "
-                "has seen no question; leave it out"
-            )
         config = dataclasses.replace(config, no_answers=True)
     made = windows.make(questions, contexts, model.tokenizer, config)
     outputs = model.engine(spans.Spans(model.encoder)).outputs(made.rows, BATCH_SIZE)

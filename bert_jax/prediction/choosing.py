@@ -36,7 +36,7 @@ def choose(
     text_inputs.check_texts(choices, nested=True)
     text_inputs.check_same_length(questions, choices, "questions and choices")
     config, _ = model.task(config_lib.ChoiceConfig)
-    questions_read = []
+    asked = []
     for i, (question, texts) in enumerate(zip(questions, choices, strict=True)):
         text_inputs.check_is_list(texts)
         if len(texts) < 2:
@@ -45,22 +45,17 @@ def choose(
             raise text_inputs.TextError(
                 i, f"{quoted} has {given}; at least two are required"
             )
-        questions_read.append(
+        asked.append(
             choice_files.Question(i + 1, question, tuple(texts), choice_files.UNKNOWN)
         )
-    rows, truncated = choice.make_rows(questions_read, model.tokenizer, config.length)
+    rows, truncated = choice.make_rows(asked, model.tokenizer, config.length)
     num_choices = rows["input_ids"].shape[1]
     objective = objectives_choice.Choice(model.encoder, num_choices)
     outputs = model.engine(objective).outputs(rows, max(1, BATCH_SIZE // num_choices))
     chosen = []
-    for each, probabilities, lost in zip(
-        questions_read,
-        choice.decode(questions_read, outputs["logits"]),
-        truncated,
-        strict=True,
-    ):
+    decoded = choice.decode(asked, outputs["logits"])
+    for each, probabilities, lost in zip(asked, decoded, truncated, strict=True):
         index = probabilities.index(max(probabilities))
-        chosen.append(
-            ChoicePrediction(index, each.choices[index], probabilities, bool(lost))
-        )
+        text = each.choices[index]
+        chosen.append(ChoicePrediction(index, text, probabilities, bool(lost)))
     return chosen

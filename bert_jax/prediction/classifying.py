@@ -84,9 +84,10 @@ def _check_pairs(texts: Sequence[text_inputs.Text], expected: bool) -> None:
     """Check that all texts are pairs, or that none is. A second text may be empty."""
     wanted, remedy = ("pairs", "two texts") if expected else ("single texts", "one")
     for index, text in enumerate(texts):
-        is_single = isinstance(text, str)
-        if is_single if expected else not is_single and text[1]:
-            given = "a single text" if is_single else "a pair"
+        is_pair = not isinstance(text, str)
+        is_right = is_pair if expected else not (is_pair and text[1])
+        if not is_right:
+            given = "a pair" if is_pair else "a single text"
             raise text_inputs.TextError(
                 index,
                 f"{text_inputs.shortened(text)} is {given}, but the model was "

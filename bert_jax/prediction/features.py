@@ -15,7 +15,6 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.model import heads
-from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_inputs
@@ -52,11 +51,11 @@ class HiddenStates(text_inputs.TextComputation):
     pool: str
 
     def init(self, key: jax.Array) -> Any:
-        return {"encoder": heads.init(make_encoder(self.encoder), key)}
+        return {"encoder": heads.init(heads.make_encoder(self.encoder), key)}
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return float32 [B, K, D] if pooled, else [B, L, K, D], for K layers."""
-        encoded = make_encoder(self.encoder).apply(
+        encoded = heads.make_encoder(self.encoder).apply(
             {"params": params["encoder"]}, Inputs.of(batch), return_hidden_states=True
         )
         states = [encoded.hidden_states[i] for i in self.layers]
@@ -148,9 +147,8 @@ def _windows(
         window += text_inputs.to_pairs([text], index)
         # A text has rarely more tokens than characters.
         characters = sum(map(len, window[-1]))
-        size += vector_bytes * (
-            1 if computation.pool != "none" else min(length, characters)
-        )
+        vectors = min(length, characters) if computation.pool == "none" else 1
+        size += vectors * vector_bytes
         is_full = size >= _WINDOW_BYTES or len(window) == WINDOW_BATCHES * batch_size
         if is_full and len(window) % batch_size == 0:
             yield window

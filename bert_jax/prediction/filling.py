@@ -144,13 +144,12 @@ def fill(
         batch_size = max(1, min(BATCH_SIZE, _BATCH_BLANKS // size))
         best = engine.outputs(some, batch_size)  # [R, P, top]
         words, probabilities = best["ids"].tolist(), best["probabilities"].tolist()
-        for row, i in enumerate(chosen):
-            filled[i] = [
-                [Guess(tokenizer.texts[t], p) for t, p in zip(*guesses, strict=True)]
-                for _, *guesses in zip(
-                    blanks[i], words[row], probabilities[row], strict=False
-                )
+        for i, *guesses in zip(chosen, words, probabilities, strict=True):
+            by_blank = [
+                [Guess(tokenizer.texts[t], p) for t, p in zip(*each, strict=True)]
+                for each in zip(*guesses, strict=True)
             ]
+            filled[i] = by_blank[: len(blanks[i])]  # without padding
     return filled
 
 

@@ -88,9 +88,8 @@ class CausalScore(text_inputs.TextComputation):
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return scores [B]."""
         following = jnp.roll(batch["input_ids"], -1, axis=1)
-        losses, _ = cross_entropy.loss_and_accuracy(
-            self.apply(params, batch), following
-        )
+        logits = self.apply(params, batch)
+        losses, _ = cross_entropy.loss_and_accuracy(logits, following)
         has_next = batch["attention_mask"][:, 1:]
         return {"score": -jnp.sum(losses[:, :-1] * has_next, axis=1)}
 

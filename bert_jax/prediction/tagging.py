@@ -40,26 +40,26 @@ def tag(
     text_inputs.check_texts(texts, nested=True)
     config, settings = model.task(config_lib.TaggingConfig)
     names, scheme = settings["tags"], settings["scheme"]
-    words, offsets = [], []
+    all_words, all_offsets = [], []
     for text in texts:
         is_text = isinstance(text, str)
         parts = tagging.split(text) if is_text else []
-        offsets.append([place for _, place in parts])
-        words.append([word for word, _ in parts] if is_text else list(text))
-    rows = tagging.make_rows(words, model.tokenizer, config.length)
+        all_offsets.append([place for _, place in parts])
+        all_words.append([word for word, _ in parts] if is_text else list(text))
+    rows = tagging.make_rows(all_words, model.tokenizer, config.length)
     objective = objectives_tagging.Tagging(model.encoder, len(names))
     outputs = model.engine(objective).outputs(rows.arrays, BATCH_SIZE)
-    tags = rows.decode(outputs["predictions"], names)
+    all_tags = rows.decode(outputs["predictions"], names)
     tagged = []
-    for text, *each, where, truncated in zip(
-        texts, words, tags, offsets, rows.truncated, strict=True
+    for text, words, tags, offsets, truncated in zip(
+        texts, all_words, all_tags, all_offsets, rows.truncated, strict=True
     ):
-        found = [] if scheme == "none" else entities.entities(*each, scheme)
+        found = [] if scheme == "none" else entities.entities(words, tags, scheme)
         if isinstance(text, str):
-            spans = [slice(where[e.begin][0], where[e.end - 1][1]) for e in found]
+            spans = [slice(offsets[e.begin][0], offsets[e.end - 1][1]) for e in found]
             found = [
                 dataclasses.replace(entity, text=text[span])
                 for entity, span in zip(found, spans, strict=True)
             ]
-        tagged.append(TagPrediction(*each, found, where, bool(truncated)))
+        tagged.append(TagPrediction(words, tags, found, offsets, bool(truncated)))
     return tagged

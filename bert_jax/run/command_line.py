@@ -48,8 +48,9 @@ def main(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             define_flags()  # a recipe that is the default is read here
         # `--help` lists the flags that are registered for the program itself.
         for module, defined in flags.FLAGS.flags_by_module_dict().items():
-            for flag in defined if module.startswith("bert_jax.") else ():
-                flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+            if module.startswith("bert_jax."):
+                for flag in defined:
+                    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
         try:
             app.run(call_run, flags_parser=_parse_flags)
         except SystemExit:

@@ -44,31 +44,28 @@ def define_flags() -> None:
 
 
 def main() -> None:
+    values = flags.FLAGS
     source = command_line.required_flag("init_from")
     name = command_line.required_flag("input")
     output = command_line.required_flag("output")
     try:
-        layers = [int(layer) for layer in flags.FLAGS.layers]
+        layers = [int(layer) for layer in values.layers]
     except ValueError as error:
         raise UserError(
-            f"--layers={','.join(flags.FLAGS.layers)} must be integers, such as -1,-2"
+            f"--layers={','.join(values.layers)} must be integers, such as -1,-2"
         ) from error
     terminal.say("importing JAX")
     from bert_jax import prediction
     from bert_jax.prediction import feature_files, text_files
 
     feature_files.check_name(output)
-    text_files.check_suffix(name, flags.FLAGS.text_a)
-    pool = flags.FLAGS.pool
+    text_files.check_suffix(name, values.text_a)
+    pool = values.pool
     model = prediction.load(source)
     layers = layers or list(range(-1, -1 - min(4, model.encoder.num_layers), -1))
-    texts = text_files.read_texts(name, flags.FLAGS.text_a, flags.FLAGS.text_b)
+    texts = text_files.read_texts(name, values.text_a, values.text_b)
     features = model.features(
-        (text for _, text in texts),
-        layers,
-        pool,
-        flags.FLAGS.length,
-        flags.FLAGS.batch_size,
+        (text for _, text in texts), layers, pool, values.length, values.batch_size
     )
     with terminal.progress_bar(iterable=features, unit="text") as bar:
         count, truncated = feature_files.write(

@@ -48,22 +48,22 @@ def main(texts: list[str]) -> None:
     size = 1 if following else _WINDOW
     remaining = itertools.chain((("", text) for text in texts), lines)
     while window := list(itertools.islice(remaining, size)):
-        texts = [text for _, text in window]
+        places, read = zip(*window, strict=True)
         try:
             if following:
-                probability = model.next_probability(texts[0], following)
-                print(f"{probability:6.1%}  {terminal.printable(texts[0])}")
+                probability = model.next_probability(read[0], following)
+                print(f"{probability:6.1%}  {terminal.printable(read[0])}")
                 continue
-            filled = model.fill(texts, flags.FLAGS.top)
+            filled = model.fill(read, flags.FLAGS.top)
         except prediction.TextError as error:
             # With --next, the window has one text, and its successor has the index 1.
-            where = [*(place for place, _ in window), "--next"][error.index]
+            where = [*places, "--next"][error.index]
             # Without quotes, each word of a sentence is an argument.
-            is_word = len(window) > 1 and " " not in texts[error.index]
+            is_word = len(window) > 1 and " " not in read[error.index]
             hint = "; give each text in quotes" * is_word
             line = f"{where}: {error}" if where else f"{error}{hint}"
             raise UserError(line) from error
-        for text, blanks in zip(texts, filled, strict=True):
+        for text, blanks in zip(read, filled, strict=True):
             print(filling.table(text, blanks))
 
 

@@ -68,10 +68,11 @@ def _describe_flag_error(error: Exception) -> str:
         flag, _, reason = message.partition(": ")
         known = [wanted for part, wanted in _EXPECTED.items() if part in reason]
         return f"{flag}: expected {known[0]}" if known else message
-    # An unreadable recipe raises an OSError, even while a field is set.
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    for frame in () if isinstance(error, OSError) else frames:
-        if frame.f_code.co_filename == config_path.__file__:
+    # An unreadable recipe raises an OSError, even while a field is set.
+    may_be_field = not isinstance(error, OSError)
+    for frame in frames:
+        if may_be_field and frame.f_code.co_filename == config_path.__file__:
             path = frame.f_locals.get("config_path") or frame.f_locals.get("override")
             group = frames[-1].f_locals.get("self")
             return f"--config.{path}: {_describe_field_error(error, group)}"

@@ -33,7 +33,7 @@ def main(others: list[str]) -> None:
     folder = storage.path(command_line.required_flag("workdir"))
     local = pathlib.Path() if storage.is_remote(folder) else folder
     default = pathlib.Path("compared.png") if others else local / "curves.png"
-    if "://" in flags.FLAGS.output:
+    if storage.is_remote(flags.FLAGS.output):
         raise UserError(f"--output={flags.FLAGS.output} must be a local file")
     output = storage.path(flags.FLAGS.output or default)
     if output.is_dir() or flags.FLAGS.output.endswith("/"):

@@ -35,8 +35,7 @@ def infer_scheme(file: conll.TaggedFile) -> str:
 
     IOB1 and IOB2 have the same tags. The scheme that forbids fewer of them wins.
     """
-    named = {tag for tag in file.tags if _ENTITY_TAG.fullmatch(tag)}
-    if not named:
+    if not (named := {tag for tag in file.tags if _ENTITY_TAG.fullmatch(tag)}):
         return "none"
     if unnamed := sorted(file.tags - named - {"O"}):
         raise UserError(

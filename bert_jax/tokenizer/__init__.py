@@ -61,14 +61,13 @@ class Encoding:
 class Tokenizer:
     """A pipeline from text to ids, and its special tokens.
 
-    Use `make` to build one, which checks the pipeline.
+    Build one with `make`, which checks the pipeline.
     """
 
     # JSON of a `tokenizers.Tokenizer`, without truncation and padding.
     pipeline: str = dataclasses.field(repr=False)
     special_tokens: SpecialTokens
-    # Fingerprint of the same tokenizer in versions of bert_jax that had a format of
-    # their own; "": none.
+    # Fingerprint of a tokenizer that was read in the legacy format; "": another format.
     legacy_fingerprint: str = dataclasses.field(default="", compare=False)
 
     # ---- text and ids
@@ -108,7 +107,7 @@ class Tokenizer:
         return encodings
 
     def word_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the number of the word of each token that `encode_batch` returns.
+        """Return the number of each token's word, counted from 1 in each text.
 
         A word ends where the pipeline splits the text, such as at punctuation, and
         before a token that continues no word (`continues_word`).
@@ -137,7 +136,7 @@ class Tokenizer:
         is_always = any(step.get("prepend_scheme") == "always" for step in steps)
         after_blank = self if is_always else self._inside_line
         for part in after_blank.encode_batch(parts[1:]):
-            ids = [*ids, self.mask_id, *part]
+            ids += [self.mask_id, *part]
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -242,9 +241,9 @@ class Tokenizer:
 
     @functools.cached_property
     def pair_separators(self) -> list[int]:
-        """Ids between the two texts of a pair, such as one [SEP], or two in RoBERTa.
+        """Ids between the texts of a pair: one [SEP], or what the pipeline inserts.
 
-        One, if the pipeline does not join texts.
+        RoBERTa's inserts two.
         """
         joined = pipelines.post_process(2, self._values["post_processor"])
         sources = joined.sequence_ids  # 0 and 1 for the texts, None for special tokens
@@ -333,13 +332,8 @@ class Tokenizer:
 
     def dumps(self) -> str:
         """Return the tokenizer as one JSON text."""
-        return json.dumps(
-            {
-                "pipeline": self._values,
-                "settings": self.settings(),
-                "fingerprint": self.fingerprint,
-            }
-        )
+        values = {"pipeline": self._values, "settings": self.settings()}
+        return json.dumps(values | {"fingerprint": self.fingerprint})
 
     @classmethod
     def loads(cls, text: str) -> "Tokenizer":
@@ -360,12 +354,10 @@ class Tokenizer:
     def save(self, folder: str | os.PathLike) -> None:
         """Write the tokenizer's files, and create the folder if needed."""
         folder = storage.path(folder)
+        files = {PIPELINE_FILE: self._values, SETTINGS_FILE: self.settings()}
         with storage.writing(folder):
             storage.make_folder(folder)
-            for name, values in (
-                (PIPELINE_FILE, self._values),
-                (SETTINGS_FILE, self.settings()),
-            ):
+            for name, values in files.items():
                 text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
                 storage.write_text(folder / name, text)
 
@@ -375,9 +367,9 @@ class Tokenizer:
     ) -> "Tokenizer":
         """Read a folder with a `tokenizer.json`, of bert_jax or any other origin.
 
-        `settings` has special tokens by field, such as `mask_token`, and added tokens.
-        Other special tokens have the names in `tokenizer_config.json` and
-        `special_tokens_map.json`, or usual names.
+        `settings` has special tokens by field, such as `mask_token`, and added tokens;
+        None: the fields of `tokenizer_config.json` and `special_tokens_map.json`. A
+        special token that has no field is found by its usual names.
 
         Raises:
           UserError: A file is missing or damaged, or a special token is missing.
@@ -392,15 +384,15 @@ class Tokenizer:
             values = json.loads((folder / PIPELINE_FILE).read_text(encoding="utf-8"))
             if legacy_format.is_legacy(values):
                 return _from_legacy(values, (folder / "vocab.txt").read_bytes)
-            fields = [
-                json.loads((folder / name).read_text(encoding="utf-8"))
-                if (folder / name).exists()
-                else {}
-                for name in (SETTINGS_FILE, SPECIAL_TOKENS_FILE)
-            ]
-            given = special_tokens.merge_files(*fields)
-            given |= {name: x for name, x in (settings or {}).items() if x is not None}
-            return make(values, given)
+            if settings is None:
+                fields = [
+                    json.loads((folder / name).read_text(encoding="utf-8"))
+                    if (folder / name).exists()
+                    else {}
+                    for name in (SETTINGS_FILE, SPECIAL_TOKENS_FILE)
+                ]
+                settings = special_tokens.merge_files(*fields)
+            return make(values, settings)
         except (OSError, *_DAMAGE) as error:
             raise io_errors.wrap_error(
                 error, f"the tokenizer in {folder} cannot be used: {error}"

@@ -33,25 +33,22 @@ def pipeline(values: dict[str, Any], special: Sequence[str]) -> tokenizers.Token
     result = tokenizers.Tokenizer.from_str(text)
     result.encode_special_tokens = True
     model = values["model"]
-    spelled = [*map(re.escape, special)]
+    # Patterns of the first character and the rest of each such token.
+    spelled = [(re.escape(t[0]), re.escape(t[1:])) for t in special if t]
     if model.get("byte_fallback"):
-        spelled.append("<0x[0-9A-F]{2}>")
+        spelled.append(("<", "0x[0-9A-F]{2}>"))
     if model["type"] == "BPE":
         result.model._resize_cache(_KNOWN_WORDS)
         # A model that learned from text with "<s>" may merge its characters.
-        is_spelled = re.compile("|".join(spelled)).fullmatch
+        is_spelled = re.compile("|".join(map("".join, spelled))).fullmatch
         pairs = (p if isinstance(p, list) else p.split(" ") for p in model["merges"])
         merges_one = any(is_spelled("".join(pair)) for pair in pairs)
         if not (model.get("ignore_merges") or merges_one):
             return result
     # Other models emit every word or piece that is in the vocabulary, even a special
     # token or a byte. So the text of each is split after its first character.
-    whole = [re.escape(t[0]) + f"(?={re.escape(t[1:])})" for t in special]
-    if model.get("byte_fallback"):
-        whole.append("<(?=0x[0-9A-F]{2}>)")
-    cut = pre_tokenizers.Split(
-        tokenizers.Regex("|".join(whole)), "merged_with_previous"
-    )
+    firsts = "|".join(f"{first}(?={rest})" for first, rest in spelled)
+    cut = pre_tokenizers.Split(tokenizers.Regex(firsts), "merged_with_previous")
     steps = [result.pre_tokenizer, cut] if result.pre_tokenizer else [cut]
     result.pre_tokenizer = pre_tokenizers.Sequence(steps)
     return result

@@ -19,12 +19,13 @@ from bert_jax.tokenizer import pipelines
 _UNIGRAM = 1
 
 
-def normalizer(lower_case: bool, strip_accents: bool) -> normalizers.Sequence:
-    """Return the normalizer of text before SentencePiece, which applies NFKC itself."""
-    return normalizers.Sequence(_first_steps(lower_case, strip_accents))
+def normalizer(
+    lower_case: bool, strip_accents: bool, spec: dict[int, Any] | None = None
+) -> normalizers.Sequence:
+    """Return the normalizer of text before SentencePiece, which applies NFKC itself.
 
-
-def _first_steps(lower_case: bool, strip_accents: bool) -> list[Any]:
+    With `spec`, a NormalizerSpec by field, SentencePiece's own steps follow.
+    """
     steps: list[Any] = []
     if lower_case:
         steps.append(normalizers.Lowercase())
@@ -32,7 +33,14 @@ def _first_steps(lower_case: bool, strip_accents: bool) -> list[Any]:
         # `StripAccents` would remove vowels of Indic scripts, too.
         marks = tokenizers.Regex(r"\p{Mn}")
         steps += [normalizers.NFD(), normalizers.Replace(marks, "")]
-    return steps
+    if spec and spec.get(2):
+        # SentencePiece composes characters. With the same rules, `Precompiled` loses
+        # marks or leaves characters decomposed, such as Hangul.
+        steps += [normalizers.NFC(), normalizers.Precompiled(spec[2])]
+    if spec is not None and spec.get(4, True):  # strip and collapse white space
+        spaces = tokenizers.Regex(" {2,}")
+        steps += [normalizers.Strip(), normalizers.Replace(spaces, " ")]
+    return normalizers.Sequence(steps)
 
 
 def pipeline(
@@ -93,7 +101,7 @@ def pipeline(
     has_bytes = any(map(processor.is_byte, range(count)))
     unigram = models.Unigram(scores, names.index(unk), byte_fallback=has_bytes)
     result = tokenizers.Tokenizer(unigram)
-    result.normalizer = _normalizer(spec, lower_case, strip_accents)
+    result.normalizer = normalizer(lower_case, strip_accents, spec)
     scheme = "always" if spec.get(3, True) else "never"
     splits = bool(trained.get(22, True))  # else pieces may have several words
     result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=splits)
@@ -106,21 +114,6 @@ def pipeline(
     result.add_special_tokens([*first, *symbols, *more_symbols])
     pipelines.add_special_tokens(result, unk, settings, separators=separators)
     return result
-
-
-def _normalizer(
-    spec: dict[int, Any], lower_case: bool, strip_accents: bool
-) -> normalizers.Sequence:
-    """Return the steps of `normalizer` and of a NormalizerSpec, a dict by field."""
-    steps = _first_steps(lower_case, strip_accents)
-    if spec.get(2):
-        # SentencePiece composes characters. With the same rules, `Precompiled` loses
-        # marks or leaves characters decomposed, such as Hangul.
-        steps += [normalizers.NFC(), normalizers.Precompiled(spec[2])]
-    if spec.get(4, True):  # strip and collapse white space
-        spaces = tokenizers.Regex(" {2,}")
-        steps += [normalizers.Strip(), normalizers.Replace(spaces, " ")]
-    return normalizers.Sequence(steps)
 
 
 def _fields(message: bytes) -> dict[int, Any]:

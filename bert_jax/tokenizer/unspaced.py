@@ -17,8 +17,6 @@ _RANGES = (
 _BYTES = [(chr(first).encode(), chr(last).encode()) for first, last in _RANGES]
 # Number of bytes of a character, by the upper half of its first byte.
 _SIZES = {0b1110: 3, 0b1111: 4}
-
-
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
 
 

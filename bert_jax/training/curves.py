@@ -92,8 +92,7 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
     # Panels of a hundred languages would make a picture of metres.
     corpora = dict.fromkeys(n.partition("/")[0] for n in names if "/" in n)
     left_out = {*list(corpora)[len(_CORPUS_MARKERS) :]}
-    names = [n for n in names if n.partition("/")[0] not in left_out]
-    if not names:
+    if not (names := [n for n in names if n.partition("/")[0] not in left_out]):
         raise UserError(f"{', '.join(runs)} have no losses or accuracies to plot")
     picture, grid = _grid(len(names), columns=min(len(names), 2))
     colors = {run: f"C{i}" for i, run in enumerate(runs)}

@@ -49,8 +49,7 @@ def read(workdir: str | os.PathLike) -> list[Record]:
     """
     path = storage.path(workdir) / FILE
     if not path.exists():
-        runs = sorted(map(str, storage.path(workdir).glob(f"seed-*/{FILE}")))
-        if runs:
+        if runs := sorted(map(str, storage.path(workdir).glob(f"seed-*/{FILE}"))):
             raise UserError(
                 f"{workdir} holds {len(runs)} runs; give some of them, such as "
                 f"{runs[0].removesuffix(f'/{FILE}')}"

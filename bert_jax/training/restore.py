@@ -56,8 +56,7 @@ def check_name(name: str | os.PathLike) -> None:
       UserError: The path has a glob character or a backslash, or is not valid UTF-8.
     """
     name = os.fspath(name)
-    bad = re.search(r"[*?\[\]\\\ud800-\udfff]", name)
-    if bad:
+    if bad := re.search(r"[*?\[\]\\\ud800-\udfff]", name):
         raise UserError(
             f"{terminal.printable(name)}: the path of a checkpoint must not contain "
             f"{terminal.printable(bad[0])}; give another path"

@@ -84,8 +84,7 @@ def check_that_all_agree(config: Any) -> None:
     main_values = processes.call_on_main(lambda: own)
     with processes.raise_in_all():
         fields = own.keys() | main_values.keys()
-        fields = {f for f in fields if own.get(f) != main_values.get(f)}
-        if fields:
+        if fields := {f for f in fields if own.get(f) != main_values.get(f)}:
             raise UserError(
                 f"process {jax.process_index()} differs from process 0 in "
                 f"{', '.join(sorted(fields))}; give all processes the same arguments, "
@@ -196,8 +195,7 @@ def _check_same_run(folder: storage.Path, config: Any) -> None:
                 f"--config.init_from={folder}, and give another --workdir"
             )
         return
-    refused = config_lib.differences(earlier, config, free=False)
-    if refused:
+    if refused := config_lib.differences(earlier, config, free=False):
         remedy = "give another --workdir"
         if any(re.match(r"(data|task)\.fingerprint:", line) for line in refused):
             remedy = f"restore the data that the run began with, or {remedy}"

@@ -139,7 +139,7 @@ class Family:
         """Return the name of a class."""
         return self.class_prefix + {**_ENDINGS, **self.endings}[purpose]
 
-    def head_activation(self, purpose: str) -> str:
+    def required_activation(self, purpose: str) -> str:
         """Return the activation that a class's head must have in bert_jax; "": any."""
         return self.masked_lm_activation if purpose == MASKED_LM else ""
 

@@ -21,17 +21,15 @@ def read_base(
     Raises:
       UserError: The base changes with the length of a row.
     """
-    names = "rope_parameters", "rope_scaling"
-    ropes = file._replace(values={name: file.values.get(name) or {} for name in names})
-    parameters, scaling = (ropes.value(name, dict) for name in names)
+    parameters = _dict_or_empty(file, "rope_parameters")
+    scaling = _dict_or_empty(file, "rope_scaling")
     if kind:
         if parameters and not parameters.keys() & {GLOBAL, LOCAL}:
             raise UserError(
                 f"{file.path}: rope_parameters must have the keys {GLOBAL} and "
                 f"{LOCAL}, got {parameters!r}"
             )
-        of_kind = file._replace(values={kind: parameters.get(kind) or {}})
-        parameters = of_kind.value(kind, dict)
+        parameters = _dict_or_empty(file._replace(values=parameters), kind)
     for each in (parameters, scaling):
         rope_type = each.get("rope_type", each.get("type", "default"))
         if rope_type != "default":
@@ -44,6 +42,11 @@ def read_base(
     if "rope_theta" in given:
         return file._replace(values=given).value("rope_theta", float)
     return file.value(older_name, float, default)
+
+
+def _dict_or_empty(file: JsonFile, name: str) -> dict[str, Any]:
+    """Return a dict in a file; {} if it is missing or null."""
+    return file.value(name, dict) if file.values.get(name) else {}
 
 
 def check_head_size(file: JsonFile) -> None:

@@ -31,8 +31,7 @@ class Squad:
         task_files.paths_by_set(config, "FILE.json")
         self._config = config
         read = reader.read(config.train, config.no_answers)
-        train = [example for example in read if _has_place(example)]
-        if not train:
+        if not (train := [example for example in read if _has_place(example)]):
             raise UserError(f"{config.train}: no context has 'text' at 'answer_start'")
         self._examples = reader.read(config.eval, config.no_answers)
         train_windows, self.train = _rows(train, tokenizer, config)
