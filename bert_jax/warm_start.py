@@ -122,8 +122,8 @@ def adopt_encoder(
         changed = dataclasses.replace(changed, causal=config.objective.causal)
     config = dataclasses.replace(config, encoder=changed, init_from=str(source.path))
     try:
-        config_lib.check(config)
         config.check_encoders()
+        config_lib.check(config)
     except UserError as error:
         raise UserError(
             f"the encoder of the checkpoint {source.path} does not fit this config: "
@@ -246,9 +246,9 @@ def load_initial_params(
     processes.say("  optimizer state and learning rate schedule start from scratch")
     if _repeats_rows(run.config, source.metadata.config):
         processes.say(
-            "  warning: this run repeats the rows of the checkpoint's run, which had "
-            f"the same corpus, length and seed={run.config.seed}; to change their "
-            "order, set another --config.seed"
+            "  warning: this run repeats rows of the checkpoint's run, which had a "
+            f"corpus, a length and seed={run.config.seed} in common with it; to change "
+            "their order, set another --config.seed"
         )
     return dataclasses.replace(state, params=restore.merge(state.params, loaded))
 
@@ -274,15 +274,31 @@ def _load_with_head(
 
 
 def _repeats_rows(config: config_lib.PretrainConfig, trained: dict[str, Any]) -> bool:
-    """Return whether a run begins with the rows of the checkpoint's run."""
-    corpus, phases = trained.get("data", {}), trained.get("phases")
+    """Return whether a run makes the same rows as the checkpoint's run."""
+    if not trained.get("phases"):
+        return False
+    lengths = [phase["length"] for phase in trained["phases"]]
+    earlier = _row_keys(trained["data"].get("fingerprint", ""), lengths)
+    now = _row_keys(config.data.fingerprint, [phase.length for phase in config.phases])
     return (
-        bool(phases)
-        and trained["seed"] == config.seed
-        and corpus.get("fingerprint") == config.data.fingerprint
-        and phases[0]["length"] == config.phases[0].length
+        trained["seed"] == config.seed
         and trained["objective"]["segments"] == config.objective.segments
+        and trained["data"].get("shard_groups", 1) == config.data.shard_groups
+        and not earlier.isdisjoint(now)
     )
+
+
+def _row_keys(fingerprint: str, lengths: list[int]) -> set[tuple[str, int, int, int]]:
+    """Return the keys of the rows of each corpus and length, as in `data/batches.py`.
+
+    A key has the corpus, its index, the length, and the first phase of this length.
+    """
+    corpora = enumerate(fingerprint.split(","))
+    return {
+        (corpus, i, length, lengths.index(length))
+        for i, corpus in corpora
+        for length in lengths
+    }
 
 
 def _fit_rows(initial: jax.Array, loaded: jax.Array) -> jax.Array:

@@ -334,15 +334,25 @@ def test_a_run_warns_if_the_rows_of_its_source_come_again(
     source = warm_start.find_checkpoint(asked, str(tmp_path))
     asked = warm_start.adopt_encoder(asked, source, ())
     shorter = dataclasses.replace(asked.phases[0], length=16)
+    fingerprint = asked.data.fingerprint
+
+    def with_corpora(*fingerprints):
+        return {"data": config.DataConfig(fingerprint=",".join(fingerprints))}
+
     for changes, expected in (
         ({}, True),
         ({"seed": 1}, False),
         ({"phases": (shorter,)}, False),
-        ({"data": config.DataConfig(fingerprint="another")}, False),
+        ({"phases": (asked.phases[0], shorter)}, True),
+        # Rows depend on the first phase of their length, and the number of the corpus.
+        ({"phases": (shorter, asked.phases[0])}, False),
+        (with_corpora("another"), False),
+        (with_corpora(fingerprint, "another"), True),
+        (with_corpora("another", fingerprint), False),
         ({"objective": config.MaskedLmConfig(segments="doc_sentences")}, False),
     ):
         begin(dataclasses.replace(asked, **changes), corpus, tmp_path)
-        warning = "this run repeats the rows of the checkpoint's run, which had"
+        warning = "this run repeats rows of the checkpoint's run, which had"
         assert (warning in capsys.readouterr().err) == expected
 
 
