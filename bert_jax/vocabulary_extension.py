@@ -180,13 +180,13 @@ def find_words(
         and word not in known
         and not word.startswith(pipeline.model.continuing_subword_prefix)
     ]
-    pieces = tokenizer.encode_batch(candidates)
     added = pipeline.get_added_tokens_decoder().keys() - {tokenizer.unk_id}
-    found = [
-        NewWord(word, counts[word], tuple(ids))
-        for word, ids in zip(candidates, pieces, strict=True)
-        if added.isdisjoint(ids)
-    ]
+    found = []
+    for word, ids in zip(candidates, tokenizer.encode_batch(candidates), strict=True):
+        if added.isdisjoint(ids):
+            # Not `ids`: a normalizer may change a normalised word again.
+            pieces = tuple(token.id for token in pipeline.model.tokenize(word))
+            found.append(NewWord(word, counts[word], pieces))
     return sorted(found, key=lambda new: (-new.tokens_saved, new.word))
 
 

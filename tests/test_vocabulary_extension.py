@@ -73,6 +73,17 @@ def test_words_around_an_added_token_are_left_out(wordpiece):
     assert extended.encode(" ".join(words)) == ids
 
 
+def test_pieces_are_of_the_normalised_word(wordpiece):
+    """This normalizer would change it again."""
+    pipeline = tokenizers.Tokenizer.from_str(wordpiece.pipeline)
+    twice = tokenizers.normalizers.Replace("g", "gg")
+    pipeline.normalizer = tokenizers.normalizers.Sequence([pipeline.normalizer, twice])
+    tokenizer = tokenizer_lib.make(pipeline)
+    [new] = vocabulary_extension.find_words(tokenizer, ["haemoglobin"], min_count=1)
+    assert new.word == "haemogglobin"
+    assert list(new.pieces) == tokenizer.encode("haemoglobin")
+
+
 def test_continuations_are_no_words(wordpiece):
     """A pipeline may split at spaces only."""
     pipeline = tokenizers.Tokenizer.from_str(wordpiece.pipeline)
