@@ -173,6 +173,7 @@ def test_errors_of_a_recipe_keep_their_traceback(recipe):
         (["--config.seed=3"], "--config is missing; give a recipe"),
         ([BASE, "--config.task.length=3"], "field of a recipe for run.pretrain; known"),
         (["--config=none.py"], "the recipe --config=none.py: No such file or direct"),
+        (["-config", "no file.py"], "the recipe -config no file.py: No such file or"),
         ([BASE, "--flagfile=none"], "error: Unable to open flagfile"),
         ([BASE, "--config.nosuch.thing=1"], "--config.nosuch.thing: unknown config"),
         ([BASE, "--config.phases[0].stepz=3"], "stepz: unknown config field; did you"),

@@ -1,6 +1,8 @@
 """Flags of all entry points, and the function that runs an entry point."""
 
+import faulthandler
 import inspect
+import signal
 import sys
 from collections.abc import Callable
 from typing import TypeVar
@@ -117,6 +119,8 @@ def start_training() -> str:
     folder = required_flag("workdir")
     if flags.FLAGS.huge_pages:
         huge_pages.restart()
+    # `kill -USR1` prints all stacks of a hanging process, which continues.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     terminal.say("importing JAX")
     return folder
 

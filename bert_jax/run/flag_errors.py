@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import itertools
 import re
 import sys
 import traceback
@@ -76,12 +77,15 @@ def _describe_flag_error(error: Exception) -> str:
             path = frame.f_locals.get("config_path") or frame.f_locals.get("override")
             group = frames[-1].f_locals.get("self")
             return f"--config.{path}: {_describe_field_error(error, group)}"
-    given = ["", *re.findall(r"--config[= ]\S+", " ".join(sys.argv))][-1]
+    given = [""]
+    for word, following in itertools.pairwise([*sys.argv, ""]):
+        if re.fullmatch(r"--?config(=.*)?", word):
+            given.append(f" {word}" if "=" in word else f" {word} {following}")
     # ml_collections puts its own words, or a traceback, before the reason.
     reason = str(error).strip().splitlines()[-1]
     if number := re.search(r"\[Errno \d+\] ([^:]+)", reason):
         reason = number[1]
-    return f"cannot read the recipe {given}: {reason}"
+    return f"cannot read the recipe{given[-1]}: {reason}"
 
 
 def _describe_field_error(error: Exception, group: object) -> str:

@@ -6,14 +6,12 @@ that is missing on its host, must be raised in all of them: see `raise_in_all`.
 """
 
 import contextlib
-import faulthandler
 import glob
 import importlib.util
 import itertools
 import json
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -39,8 +37,6 @@ def start(
     On TPU hosts, under Slurm and under MPI no arguments are needed. Must be called
     before JAX initialises its devices.
     """
-    # `kill -USR1` prints all stacks of a hanging process, which continues.
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
     given = bool(coordinator_address), num_processes > 0, process_id >= 0
     if any(given) and not all(given):
         raise UserError(
