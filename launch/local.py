@@ -10,7 +10,8 @@ This is a small pod, with the restart rules of a pod (launch/README.md): status 
 done, 2 means a mistake that a restart would repeat; after anything else, all processes
 are restarted.
 There are at most --restarts restarts, none by default, and a stop (75) counts as one.
-SIGTERM is passed on to all processes. Only Python is needed.
+A first Ctrl-C or SIGTERM asks all processes to save and stop; a second Ctrl-C kills
+them. Only Python is needed.
 
 Exit status: 0 done, 2 a mistake, 75 stopped and saved, 1 crashed too often.
 """
@@ -38,12 +39,12 @@ def main() -> int:
     # Closed by the shell, with 2>&-. The output of processes needs a reader.
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     options = _parse()
-    stop = threading.Event()
+    received: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda number, _: received.append(number))
     for start in range(options.restarts + 1):
-        status = _summary(_start(options, stop))
-        if status in (_DONE, _MISTAKE) or stop.is_set():
+        status = _summary(_start(options, received))
+        if status in (_DONE, _MISTAKE) or received:
             return status
         left = options.restarts - start
         _say(f"ended with status {status}, {left} restarts left")
@@ -79,8 +80,11 @@ def _parse() -> argparse.Namespace:
     return options
 
 
-def _start(options: argparse.Namespace, stop: threading.Event) -> list[int]:
-    """Start all processes and wait for them; return their exit statuses."""
+def _start(options: argparse.Namespace, received: list[int]) -> list[int]:
+    """Start all processes and wait for them; return their exit statuses.
+
+    The signals that this program receives are appended to `received`.
+    """
     port = _free_port()
     settings = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(options.devices)}
     running, relays = [], []
@@ -110,14 +114,14 @@ def _start(options: argparse.Namespace, stop: threading.Event) -> list[int]:
         relay.start()
         running.append(process)
         relays.append(relay)
-    _wait(running, relays, stop)
+    _wait(running, relays, received)
     return [process.returncode for process in running]
 
 
 def _wait(
     running: list[subprocess.Popen],
     relays: list[threading.Thread],
-    stop: threading.Event,
+    received: list[int],
 ) -> None:
     """Wait for all processes, and for what they started and left behind."""
     deadline = None
@@ -126,14 +130,15 @@ def _wait(
         relay.is_alive() for relay in relays
     ):
         time.sleep(0.02)
-        if stop.is_set() and -signal.SIGTERM not in expected:
+        if received and -signal.SIGTERM not in expected:
             # A shell around the program ends at once, and the program saves first.
             expected.add(-signal.SIGTERM)
             _signal_groups(running, signal.SIGTERM)
         statuses = [process.poll() for process in running]
         if deadline is None and not expected.issuperset(statuses):
             deadline = time.monotonic() + _GRACE_SECONDS
-        if deadline is not None and time.monotonic() > deadline:
+        is_late = deadline is not None and time.monotonic() > deadline
+        if is_late or received.count(signal.SIGINT) > 1:
             _signal_groups(running, signal.SIGKILL)
 
 

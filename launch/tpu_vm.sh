@@ -76,13 +76,15 @@ case $action in
     ;;
   status) run gcloud compute tpus "$resource" describe "$name" "${where[@]}" ;;
   install)
+    branches='*'
     if [[ -z $repo ]]; then
+      branches='origin/*'
       repo=$(git -C "$root" remote get-url origin 2>/dev/null) ||
         fail "this checkout has no remote 'origin'; give a repository, --repo=URL"
     fi
     if [[ -z $commit ]]; then
       commit=$(git -C "$root" rev-parse HEAD)
-      [[ -n $(git -C "$root" branch --remotes --contains "$commit") ]] ||
+      [[ -n $(git -C "$root" branch --remotes --list "$branches" --contains "$commit") ]] ||
         fail "commit $commit is on no remote branch; push it, or give --commit=COMMIT"
     fi
     [[ $commit =~ ^[0-9a-f]{7,40}$ ]] ||

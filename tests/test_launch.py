@@ -438,6 +438,11 @@ def test_install_on_a_worker(launched, tmp_path):
     git(here, "remote", "add", "origin", str(shared))
     result = launched(*install, cwd=here)
     assert result.returncode == 2 and "is on no remote branch" in result.stderr
+    # The workers clone only the repository.
+    git(tmp_path, "init", "--quiet", "--bare", "fork.git")
+    git(here, "remote", "add", "fork", str(tmp_path / "fork.git"))
+    git(here, "push", "--quiet", "fork", "main")
+    assert "is on no remote branch" in launched(*install, cwd=here).stderr
     git(here, "push", "--quiet", "origin", "main")
 
     for round_ in range(2):  # anew, and over what is there

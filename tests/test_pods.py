@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import commands
 import jax
@@ -315,3 +316,14 @@ time.sleep(60)
     watched.process.terminate()
     watched.end()
     assert "[0] saved" in watched.text, watched.text
+
+
+def test_a_second_interrupt_of_the_launcher_kills():
+    script = "trap '' TERM; echo trains; sleep 60 & wait; wait"
+    watched = runs.Watched(runs.launch(1, 1, ["sh", "-c", script]))
+    assert watched.wait_for("trains"), watched.text
+    for _ in range(2):
+        watched.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)  # signals that arrive together count as one
+    watched.end()
+    assert watched.process.returncode == 1
