@@ -1,6 +1,7 @@
 r"""Cycles of a training step of Hugging Face's Flax BERT, by both measures of a plan.
 
-    pip install -e '.[tpu]' 'transformers==4.51.3'    # the last with Flax models
+    pip install -e '.[tpu]'
+    pip install transformers==4.51.3    # the last with Flax; replaces tokenizers, too
     python benchmarks/step_on_tpu_huggingface.py --rows=64 --length=128
 
 BERT-Base with both heads, bfloat16, parameters in float32, dropout 0.1, AdamW, on one
