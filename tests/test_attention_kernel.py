@@ -63,6 +63,7 @@ class Case:
             jnp.asarray(documents, jnp.int32) if self.documents else None,
             causal=self.causal,
             window=self.window,
+            rotations=self.rotations(),
         )
 
     def rotations(self):
@@ -100,9 +101,7 @@ def output_and_gradients(case, attend, *arrays):
 
     def read(*arrays):
         projections, biases = arrays[:3], arrays[3:]
-        context = attend(
-            case.encoder, projections, biases, pattern, case.rotations(), case.keys()
-        )
+        context = attend(case.encoder, projections, biases, pattern, case.keys())
         return jnp.where(pattern.is_token[..., None, None], context, 0)
 
     @jax.jit
@@ -120,14 +119,14 @@ by_kernel = kernels_lib._tpu
 
 def by_pieces(*arguments):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlapping_pieces, "_MAX_SIZE", 128)
+        patch.setattr(decisions, "MAX_LENGTH", 128)
         return kernels_lib._tpu_pieces(*arguments)
 
 
 def by_kernel_of_long_rows(*arguments):
     """Apply the kernel to rows in pieces of 128 positions."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tpu_attention, "MAX_LENGTH", 128)
+        patch.setattr(decisions, "MAX_LENGTH", 128)
         return by_kernel(*arguments)
 
 
@@ -277,7 +276,7 @@ def test_cudnn_runs_on_the_rows_and_heads_of_a_device(causal, documents, monkeyp
 
         def total(projections):
             pattern = AttentionPattern(*rows, causal=causal)
-            arguments = NO_BIASES, pattern, None, None
+            arguments = NO_BIASES, pattern, None
             context = kernels_lib.attend(case.encoder, projections, *arguments)
             return jnp.sum(context.astype(jnp.float32))
 
@@ -322,7 +321,7 @@ def tpu_decision(
 
     def total(*arrays):
         pattern, keys = case.pattern(), case.keys()
-        context = kernels_lib.attend(encoder, arrays, NO_BIASES, pattern, None, keys)
+        context = kernels_lib.attend(encoder, arrays, NO_BIASES, pattern, keys)
         return jnp.sum(context.astype(jnp.float32))
 
     with sharding.use(mesh):
@@ -398,13 +397,7 @@ def test_tpus_use_the_kernel_for_many_positions_of_global_attention(
 
     def attend(*projections):
         return kernels_lib.attend(
-            encoder,
-            projections,
-            NO_BIASES,
-            case.pattern(),
-            None,
-            case.keys(),
-            positions,
+            encoder, projections, NO_BIASES, case.pattern(), case.keys(), positions
         )
 
     traced = jax.jit(attend).trace(query[:, :queries], key, value)

@@ -4,7 +4,6 @@ import flax.linen as nn
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import attention as kernels
 from bert_jax.model.linear import Linear, attention_output
@@ -21,7 +20,6 @@ class SelfAttention(nn.Module):
         queries: Float[Array, "B P D"],
         x: Float[Array, "B L D"],
         pattern: AttentionPattern,
-        rotations: rotary.Rotations | None,
         dropout_keys: UInt32[Array, " B"] | None,
         *,
         query_positions: Int[Array, "B P"] | None = None,
@@ -34,8 +32,7 @@ class SelfAttention(nn.Module):
         Args:
           queries: Hidden states of the positions that attend.
           x: Hidden states of all positions.
-          pattern: Rules for which positions each query sees.
-          rotations: Rotations of all positions; None without rotary positions.
+          pattern: Rules for which positions each query sees, and rotations.
           dropout_keys: Keys of the rows for dropout of the probabilities, or None.
           query_positions: Positions of the queries; None: all, and P is L.
           return_probabilities: Whether to return the probabilities.
@@ -55,7 +52,7 @@ class SelfAttention(nn.Module):
         key, key_bias = project(x, "key", c.key_value_heads)  # [B, L, G, K]
         value, value_bias = project(x, "value", c.key_value_heads)
         projections, biases = (query, key, value), (query_bias, key_bias, value_bias)
-        arguments = c, projections, biases, pattern, rotations
+        arguments = c, projections, biases, pattern
         context = kernels.attend(*arguments, dropout_keys, query_positions)
         output = attention_output(c, c.linear_bias)
         product, bias = output.product_and_bias(context)  # [B, P, D]

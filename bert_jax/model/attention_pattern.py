@@ -6,6 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from bert_jax.model import rotary
+from bert_jax.model.inputs import at_positions
+
 # Score of a key that a query does not see. The softmax gives it probability 0 if the
 # query sees any key.
 MASKED_SCORE = -1e9
@@ -30,6 +33,8 @@ class AttentionPattern:
     causal: bool = dataclasses.field(default=False, metadata={"static": True})
     # Largest distance at which queries see keys; None: any.
     window: int | None = dataclasses.field(default=None, metadata={"static": True})
+    # Rotations of queries and keys by their positions; None without rotary positions.
+    rotations: rotary.Rotations | None = None
 
     def mask(
         self, query_positions: Int[Array, "B P"] | None = None
@@ -49,10 +54,6 @@ class AttentionPattern:
         if self.window is not None:
             mask = mask & (abs(distance) <= self.window)
         if self.documents is not None:
-            query_documents = self.documents
-            if query_positions is not None:
-                query_documents = jnp.take_along_axis(
-                    self.documents, query_positions, axis=1
-                )
+            query_documents = at_positions(self.documents, query_positions)
             mask = mask & (query_documents[:, :, None] == self.documents[:, None, :])
         return mask

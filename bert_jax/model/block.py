@@ -3,13 +3,13 @@
 import functools
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import attention, dropout, randomness, rotary
+from bert_jax.model import attention, dropout, randomness
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.feed_forward import FeedForward
+from bert_jax.model.inputs import at_positions
 from bert_jax.model.kernels import residual
 from bert_jax.model.kernels.residual import AddAndNormalise
 
@@ -35,7 +35,6 @@ class Block(nn.Module):
         self,
         x: Float[Array, "B L D"],
         pattern: AttentionPattern,
-        rotations: rotary.Rotations | None,
         dropout_keys: UInt32[Array, " B"] | None,
         *,
         read_at: Int[Array, "B P"] | None = None,
@@ -48,21 +47,16 @@ class Block(nn.Module):
         """
         c = self.config
 
-        def select(x):  # [B, L, D] to [B, P, D]
-            if read_at is None:
-                return x
-            return jnp.take_along_axis(x, read_at[..., None], axis=1)
+        # [B, L, D] to [B, P, D]
+        select = functools.partial(at_positions, positions=read_at)
 
         def keys_of(place):
             keys = randomness.fold_in(dropout_keys, place)
-            if read_at is None:
-                return keys
             return dropout.keys_at(keys, read_at, c.hidden_size)
 
         attend = functools.partial(
             self.attention_class(c, name="attention"),
             pattern=pattern,
-            rotations=rotations,
             dropout_keys=randomness.fold_in(dropout_keys, "attention_probabilities"),
             query_positions=read_at,
             return_probabilities=return_probabilities,

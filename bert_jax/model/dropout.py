@@ -92,17 +92,18 @@ def num_words(positions: int) -> int:
 
 
 def keys_at(
-    keys: UInt32[Array, " B"] | None, index: Int[Array, "B ..."], size: int
+    keys: UInt32[Array, " B"] | None, index: Int[Array, "B ..."] | None, size: int
 ) -> UInt32[Array, "B ..."] | None:
     """Derive keys for some vectors of each row that draw the mask of the full row.
 
     Args:
       keys: Keys of the rows at one place; None for no dropout, which stays None.
-      index: Index of each vector among the vectors of its row.
+      index: Index of each vector among the vectors of its row. None: all vectors, for
+        which the keys of the rows serve.
       size: Positions in a vector, the last dimension.
     """
-    if keys is None:
-        return None
+    if keys is None or index is None:
+        return keys
     keys = keys.reshape(-1, *[1] * (index.ndim - 1))
     return randomness.advance(
         keys, index.astype(jnp.uint32) * jnp.uint32(num_words(size))

@@ -67,10 +67,10 @@ def _look_up(
 ) -> Float[Array, "B L E"]:
     """Return rows of a table.
 
-    Columns that `fsdp` splits are gathered before, into a copy for each part of the
-    batch, so that each device adds up the gradients of its own part. With one table,
-    the compiler may gather the gradients of the whole batch for each device to add up
-    (docs/log.md, 2026-11-30). `dimension` is the name of the dimension of the rows.
+    If `fsdp` splits the columns, they are first all-gathered into one copy for each
+    part of the batch. Then each device sums the gradients of its own part only. With a
+    single copy, the compiler may gather the gradients of the whole batch on each device
+    (docs/log.md, 2026-11-30). `dimension` names the dimension of the rows.
     """
     table = nn.with_logical_constraint(table, (dimension, "hidden"))
     # If `tensor` splits the rows, too, XLA aborts on the copies (jax 0.10.2).

@@ -93,7 +93,6 @@ class Encoder(nn.Module):
         encoded = self._apply_blocks(
             x,
             {g: self._pattern(inputs, is_global=g) for g in (True, False)},
-            {g: self._rotations(inputs, is_global=g) for g in (True, False)},
             dropout_keys,
             read_at,
             return_hidden_states,
@@ -110,7 +109,6 @@ class Encoder(nn.Module):
         self,
         x: Float[Array, "B L D"],
         patterns: dict[bool, AttentionPattern],
-        rotations: dict[bool, rotary.Rotations | None],
         dropout_keys,
         read_at,
         return_hidden_states,
@@ -118,8 +116,7 @@ class Encoder(nn.Module):
     ) -> Encoded:
         """Apply all blocks to embeddings, with other arguments as in `__call__`.
 
-        `patterns` and `rotations` have an entry for global (True) and local (False)
-        layers.
+        `patterns` has an entry for global (True) and local (False) layers.
         """
         if read_at is not None and (return_hidden_states or return_attention):
             raise ValueError(
@@ -136,7 +133,6 @@ class Encoder(nn.Module):
                 {"params": parameters},
                 x,
                 patterns[kind.is_global],
-                rotations[kind.is_global],
                 randomness.fold_in(keys, index),
                 read_at=read_at,
                 return_probabilities=return_attention,
@@ -153,22 +149,20 @@ class Encoder(nn.Module):
         return Encoded(x, states, probabilities)
 
     def _pattern(self, inputs: Inputs, is_global: bool) -> AttentionPattern:
+        c, rotations = self.config, None
+        if c.positions == "rotary":
+            positions = inputs.positions
+            if positions is None:
+                positions = jnp.arange(inputs.input_ids.shape[1])[None]  # [1, L]
+            base = c.rotary_base if is_global else c.local_rotary_base or c.rotary_base
+            rotations = rotary.rotations(positions, c.head_size, base)
         return AttentionPattern(
             inputs.attention_mask,
             inputs.documents,
-            causal=self.config.causal,
-            window=None if is_global else self.config.attention_window,
+            causal=c.causal,
+            window=None if is_global else c.attention_window,
+            rotations=rotations,
         )
-
-    def _rotations(self, inputs: Inputs, is_global: bool) -> rotary.Rotations | None:
-        c = self.config
-        if c.positions != "rotary":
-            return None
-        positions = inputs.positions
-        if positions is None:
-            positions = jnp.arange(inputs.input_ids.shape[1])[None]  # [1, L]
-        base = c.rotary_base if is_global else c.local_rotary_base or c.rotary_base
-        return rotary.rotations(positions, c.head_size, base)
 
     def _init_block(self, key: jax.Array) -> Any:
         c = self.config
@@ -179,7 +173,6 @@ class Encoder(nn.Module):
             key,
             jnp.zeros((1, 1, c.hidden_size), c.dtype),
             self._pattern(inputs, True),
-            self._rotations(inputs, True),
             None,
         )
 

@@ -22,7 +22,7 @@ from bert_jax.model import (
 from bert_jax.model.cross_entropy import VocabularyLogits
 from bert_jax.model.deberta.encoder import DebertaEncoder
 from bert_jax.model.encoder import Encoder
-from bert_jax.model.inputs import Inputs
+from bert_jax.model.inputs import Inputs, at_positions
 from bert_jax.model.linear import Linear
 from bert_jax.model.xlnet.encoder import XLNetEncoder
 
@@ -134,11 +134,11 @@ class PretrainingModel(nn.Module):
         keys = randomness.fold_in(dropout_keys, "encoder")
         read_at, num_pooled = mlm_positions, 0
         if self.sentence_head:
-            pooled = pooled_positions
-            if pooled is None:
-                pooled = self.encoder.pooled_positions(inputs)
-            read_at = jnp.concatenate([pooled, read_at], axis=1)  # [B, S + P]
-            num_pooled = pooled.shape[1]
+            cls = pooled_positions
+            if cls is None:
+                cls = self.encoder.pooled_positions(inputs)
+            read_at = jnp.concatenate([cls, mlm_positions], axis=1)  # [B, S + P]
+            num_pooled = cls.shape[1]
         encoded = self.encoder(
             inputs,
             dropout_keys=keys,
@@ -148,16 +148,15 @@ class PretrainingModel(nn.Module):
         hidden, states = encoded.hidden, encoded.hidden_states
         if return_states:
             states = hidden[None] if return_states == "last" else states
-            hidden = jnp.take_along_axis(hidden, read_at[..., None], axis=1)
-        masked, sentence = hidden[:, num_pooled:], None  # [B, P, D]
+            hidden = at_positions(hidden, read_at)
+        sentence = None
         if self.sentence_head:
             pooled = hidden[:, :num_pooled]  # [B, S, D]
             if pooled_positions is None:
                 pooled = pooled[:, 0]
             sentence = self.sentence(self.encoder.pooler(pooled))
-        return PretrainingLogits(
-            self.mlm_head(masked, self.encoder.embeddings.token), sentence, states
-        )
+        mlm = self.mlm_head(hidden[:, num_pooled:], self.encoder.embeddings.token)
+        return PretrainingLogits(mlm, sentence, states)
 
 
 class CausalModel(nn.Module):

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
-from jaxtyping import Array, Bool, Int
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Shaped
 
 
 class Inputs(NamedTuple):
@@ -25,3 +26,13 @@ class Inputs(NamedTuple):
     def of(cls, batch: Mapping[str, jax.Array]) -> "Inputs":
         """Select the arrays of a batch that an encoder reads."""
         return cls(**{name: batch[name] for name in cls._fields if name in batch})
+
+
+def at_positions(
+    x: Shaped[Array, "#B L *rest"], positions: Int[Array, "B P"] | None
+) -> Shaped[Array, "B P *rest"]:
+    """Gather some positions of each row; None: return all."""
+    if positions is None:
+        return x
+    index = jnp.expand_dims(positions, range(2, x.ndim))
+    return jnp.take_along_axis(x, index, axis=1)

@@ -21,6 +21,7 @@ from flax.linen import spmd
 from jaxtyping import Array, Float, Int
 
 from bert_jax import config as config_lib
+from bert_jax.model.inputs import at_positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +84,8 @@ def apply(
         return _unrolled(apply_block, kinds, x, blocks, range(len(blocks)), read_at)
     loop = _looped_groups if config.num_layer_groups else _looped
     x, results = loop(config, apply_block, kinds, x, stacked)
-    if read_at is not None:  # blocks in a loop compute all positions
-        x = jnp.take_along_axis(x, read_at[..., None], axis=1)  # [B, P, D]
-    return x, results
+    # Blocks in a loop compute all positions.
+    return at_positions(x, read_at), results
 
 
 def _unrolled(apply_block, kinds, x, blocks, indices, read_at=None):

@@ -4,7 +4,7 @@ It defines the result of the kernels, which `kernels/attention.py` chooses.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -60,7 +60,7 @@ def probabilities(
 def attend_with_scores(
     config: config_lib.EncoderConfig,
     prepare: Callable[..., tuple[jax.Array, ...]],
-    projections: tuple[Any, ...],
+    projections: Sequence[Any],
     value: Float[Array, "B M H K"],
     mask: Bool[Array, "#B 1 #L M"],
     dropout_keys: UInt32[Array, "B ..."] | None,

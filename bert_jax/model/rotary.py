@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from bert_jax.model.inputs import at_positions
+
 
 class Rotations(NamedTuple):
     """Cosines and sines of the angles by which each position rotates, in float32."""
@@ -13,10 +15,9 @@ class Rotations(NamedTuple):
     cosine: Float[Array, "#B L half_K"]
     sine: Float[Array, "#B L half_K"]
 
-    def at(self, positions: Int[Array, "B P"]) -> "Rotations":
-        """Return the rotations at some positions of each row."""
-        index = positions[..., None]  # [B, P, 1]
-        return Rotations(*(jnp.take_along_axis(x, index, axis=1) for x in self))
+    def at(self, positions: Int[Array, "B P"] | None) -> "Rotations":
+        """Return the rotations at some positions of each row; None: at all."""
+        return Rotations(*(at_positions(x, positions) for x in self))
 
 
 def rotations(positions: Int[Array, "#B L"], head_size: int, base: float) -> Rotations:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, UInt32
 from bert_jax import config as config_lib
 from bert_jax.model import plain_attention, products
 from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.inputs import at_positions
 from bert_jax.model.kernels import decisions, tpu_attention
 from bert_jax.model.linear import Linear, attention_output
 
@@ -49,7 +50,6 @@ class DisentangledAttention(nn.Module):
         queries: Float[Array, "B P D"],
         x: Float[Array, "B L D"],
         pattern: DistancePattern,
-        rotations: None,
         dropout_keys: UInt32[Array, " B"] | None,
         *,
         query_positions: Int[Array, "B P"] | None = None,
@@ -144,7 +144,7 @@ def plain(
         config, dropout_keys, length, length, query_positions
     )
     return plain_attention.attend_with_scores(
-        config, prepare, tuple(to_prepare), value, mask, keys, return_probabilities
+        config, prepare, to_prepare, value, mask, keys, return_probabilities
     )
 
 
@@ -170,7 +170,6 @@ def by_kernel(config, projections, pattern, dropout_keys, query_positions):
         tuple(x.reshape(*x.shape[:2], -1) for x in (query, key, value)),
         (jnp.zeros(config.hidden_size),) * 3,
         pattern,
-        None,
         dropout_keys,
         # Distances are the query's position minus the key's. The content is the query
         # in the first table, and the key in the second one.
@@ -179,9 +178,7 @@ def by_kernel(config, projections, pattern, dropout_keys, query_positions):
             table_of(query_of_distance, offset),
         ),
     ).reshape(value.shape)
-    if query_positions is None:
-        return context
-    return jnp.take_along_axis(context, query_positions[:, :, None, None], axis=1)
+    return at_positions(context, query_positions)
 
 
 def distance_scores(

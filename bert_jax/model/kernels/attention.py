@@ -1,6 +1,5 @@
 """Attention by a kernel, or by `plain_attention`, which defines the result."""
 
-import dataclasses
 import functools
 
 import jax
@@ -27,7 +26,6 @@ def attend(
     projections: tuple[Float[Array, "B _ _ K"], ...],
     biases: tuple[Float[Array, "_ K"] | None, ...],
     pattern: AttentionPattern,
-    rotations: rotary.Rotations | None,
     dropout_keys: UInt32[Array, " B"] | None,
     query_positions: Int[Array, "B P"] | None = None,
 ) -> Float[Array, "B P H K"]:
@@ -40,12 +38,11 @@ def attend(
         float32 products whose bias is still to be added.
       biases: Biases of queries, keys and values; None for no bias. The sums are rounded
         to `config.dtype`.
-      pattern: Rules for which keys each query sees.
-      rotations: Rotations of all positions; None without rotary positions.
+      pattern: Rules for which keys each query sees, and rotations.
       dropout_keys: Keys of the rows for dropout of the probabilities, or None.
       query_positions: Positions of the queries in their rows; None: all, and P is L.
     """
-    arrays = projections, biases, pattern, rotations, dropout_keys
+    arrays = projections, biases, pattern, dropout_keys
     if query_positions is not None:
         arrays = *arrays, query_positions
     kernels = {}
@@ -65,9 +62,7 @@ def attend(
     return lax.platform_dependent(*arrays, **kernels, default=plain)
 
 
-def _tpu(
-    config, projections, biases, pattern, rotations, dropout_keys, query_positions=None
-):
+def _tpu(config, projections, biases, pattern, dropout_keys, query_positions=None):
     biases = [
         jnp.zeros(x.shape[2:]) if b is None else b
         for x, b in zip(projections, biases, strict=True)
@@ -85,7 +80,6 @@ def _tpu(
         (query, key, value),
         tuple(_repeat_for_heads(config, bias).reshape(-1) for bias in biases),
         pattern,
-        rotations,
         dropout_keys,
         query_positions,
     )
@@ -93,7 +87,7 @@ def _tpu(
     return context[:, : shape[1]].reshape(shape)
 
 
-def _tpu_pieces(config, projections, biases, pattern, rotations, dropout_keys):
+def _tpu_pieces(config, projections, biases, pattern, dropout_keys):
     del dropout_keys  # there is no dropout
     cut = functools.partial(overlapping_pieces.cut, window=pattern.window)
     projections = tuple(
@@ -101,26 +95,13 @@ def _tpu_pieces(config, projections, biases, pattern, rotations, dropout_keys):
         for x, bias in zip(projections, biases, strict=True)
     )
     # Positions outside of the row are padding.
-    pieces = dataclasses.replace(
-        pattern,
-        is_token=cut(pattern.is_token),
-        documents=None if pattern.documents is None else cut(pattern.documents),
-    )
-    if rotations is not None:
-        rotations = rotary.Rotations(*map(cut, rotations))
-    context = _tpu(config, projections, (None,) * 3, pieces, rotations, None)
+    pieces = jax.tree.map(cut, pattern)
+    context = _tpu(config, projections, (None,) * 3, pieces, None)
     return overlapping_pieces.join(context, len(pattern.is_token), pattern.window)
 
 
 def _cudnn(
-    config,
-    projections,
-    biases,
-    pattern,
-    rotations,
-    dropout_keys,
-    *,
-    implementation="cudnn",
+    config, projections, biases, pattern, dropout_keys, *, implementation="cudnn"
 ):
     """Apply cuDNN's fused kernel, which like the TPU kernel stores no [L, L] array.
 
@@ -134,7 +115,7 @@ def _cudnn(
     # position, which nothing reads. Queries of packed rows without a key are zeroed
     # below.
     lengths = jnp.maximum(jnp.sum(pattern.is_token, axis=1, dtype=jnp.int32), 1)
-    arrays = *_add_biases_and_rotate(config, projections, biases, rotations), lengths
+    arrays = *_add_biases_and_rotate(config, projections, biases, pattern), lengths
     names = _HEADS, _HEADS, _HEADS, ("batch",)
     if pattern.documents is not None:
         arrays, names = (*arrays, pattern.documents), (*names, ("batch", "length"))
@@ -172,11 +153,9 @@ _KERNELS = {
 }
 
 
-def _plain(
-    config, projections, biases, pattern, rotations, dropout_keys, query_positions=None
-):
+def _plain(config, projections, biases, pattern, dropout_keys, query_positions=None):
     query, key, value = _heads_first(
-        config, projections, biases, rotations, query_positions
+        config, projections, biases, pattern, query_positions
     )
     mask = pattern.mask(query_positions)[:, None]  # [B, 1, P, L]
     keys = plain_attention.dropout_keys(
@@ -195,39 +174,31 @@ def probabilities(
     projections: tuple[Float[Array, "B _ _ K"], ...],
     biases: tuple[Float[Array, "_ K"] | None, ...],
     pattern: AttentionPattern,
-    rotations: rotary.Rotations | None,
     query_positions: Int[Array, "B P"] | None = None,
 ) -> Float[Array, "B H P L"]:
     """Return the probabilities before dropout, with arguments as in `attend`."""
-    query, key, _ = _heads_first(
-        config, projections, biases, rotations, query_positions
-    )
+    query, key, _ = _heads_first(config, projections, biases, pattern, query_positions)
     mask = pattern.mask(query_positions)[:, None]  # [B, 1, P, L]
     return plain_attention.probabilities(query, key, mask)
 
 
-def _heads_first(config, projections, biases, rotations, query_positions):
+def _heads_first(config, projections, biases, pattern, query_positions):
     """Return the arrays of `_add_biases_and_rotate` transposed to [B, H, L, K]."""
     arrays = _add_biases_and_rotate(
-        config, projections, biases, rotations, query_positions
+        config, projections, biases, pattern, query_positions
     )
     return tuple(x.swapaxes(1, 2) for x in arrays)
 
 
-def _add_biases_and_rotate(
-    config, projections, biases, rotations, query_positions=None
-):
+def _add_biases_and_rotate(config, projections, biases, pattern, query_positions=None):
     """Add biases, rotate queries and keys, and repeat keys and values for all heads."""
     query, key, value = (
         products.add_bias(x, bias).astype(config.dtype)
         for x, bias in zip(projections, biases, strict=True)
     )
-    if rotations is not None:
-        query_rotations = rotations
-        if query_positions is not None:
-            query_rotations = rotations.at(query_positions)
-        query = rotary.rotate(query, query_rotations)
-        key = rotary.rotate(key, rotations)
+    if pattern.rotations is not None:
+        query = rotary.rotate(query, pattern.rotations.at(query_positions))
+        key = rotary.rotate(key, pattern.rotations)
     return query, _repeat_for_heads(config, key), _repeat_for_heads(config, value)
 
 

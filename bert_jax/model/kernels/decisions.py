@@ -39,7 +39,7 @@ LARGE_CORES = ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e")
 FEED_FORWARD_MEMORY = 112 * 2**20
 # Predictions in a block of the kernels for the cross entropy.
 CROSS_ENTROPY_ROWS = 512
-# Part of these 16 MiB that blocks of the factors of logits may use.
+# Bytes that blocks of the factors of logits may use, of the default limit of 16 MiB.
 _CROSS_ENTROPY_MEMORY = 11 * 2**20
 # Smaller float32 logits mostly stay in the chip's memory, where plain operations are
 # faster (docs/log.md, 2026-11-29).
@@ -159,6 +159,12 @@ def is_cudnn_available() -> bool:
         return False
     # cuDNN's documentation, "Fused Flash Attention": Ampere and newer.
     return tuple(map(int, device.compute_capability.split("."))) >= (8, 0)
+
+
+def piece_size(length: int) -> int:
+    """Return the size of the largest equal pieces that the kernel takes of a row."""
+    sizes = range(QUERY_CHUNK, MAX_LENGTH + 1, QUERY_CHUNK)
+    return max(size for size in sizes if length % size == 0)
 
 
 def residual(
@@ -352,23 +358,19 @@ def describe(
     `predictions`, the loss has no cross entropy over the vocabulary. Other arguments
     are as in `attention` and `cross_entropy`.
     """
-    has_dropout = config.attention_dropout_rate > 0
-    kinds = sorted({config.is_global(i) for i in range(config.num_layers)})
-    decided = [
-        (
-            "attention" if len(kinds) == 1 else f"{name} attention",
-            attention(
-                config,
-                platform,
-                batch,
-                length,
-                is_local=not is_global,
-                has_dropout=has_dropout,
-            ),
+    kinds = {config.is_global(i) for i in range(config.num_layers)}
+    decided = []
+    for is_global in sorted(kinds, reverse=True):
+        decision = attention(
+            config,
+            platform,
+            batch,
+            length,
+            is_local=not is_global,
+            has_dropout=config.attention_dropout_rate > 0,
         )
-        for is_global, name in ((True, "global"), (False, "local"))
-        if is_global in kinds
-    ]
+        prefix = ("global " if is_global else "local ") if len(kinds) > 1 else ""
+        decided.append((f"{prefix}attention", decision))
     decided.append(("residuals", residual(config, platform, batch, length)))
     if config.feed_forward == "gated":
         decided.append(("feed-forward", feed_forward(config, platform, batch)))

@@ -7,15 +7,13 @@ holds their windows.
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
-# Maximum number of positions that a piece computes.
-_MAX_SIZE = 1024
-# Lengths of pieces are multiples of this.
-_BLOCK = 128
+from bert_jax.model.kernels import decisions
 
 
 def _margin(window: int) -> int:
     """Return the number of positions in the margin on each side of a piece."""
-    return -(-window // (_BLOCK // 2)) * (_BLOCK // 2)
+    half = decisions.QUERY_CHUNK // 2
+    return -(-window // half) * half
 
 
 def cut(x: Shaped[Array, "B L *C"], window: int) -> Shaped[Array, "B_N S *C"]:
@@ -24,7 +22,7 @@ def cut(x: Shaped[Array, "B L *C"], window: int) -> Shaped[Array, "B_N S *C"]:
     L is a multiple of 128.
     """
     rows, length, *columns = x.shape
-    size = max(s for s in range(_BLOCK, _MAX_SIZE + 1, _BLOCK) if length % s == 0)
+    size = decisions.piece_size(length)
     # TPUs would pad [..., H, K] in memory.
     x = x.reshape(rows, length // size, size, -1)  # [B, N, size, C]
     margin = _margin(window)

@@ -36,11 +36,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import dropout, randomness, rotary
+from bert_jax.model import dropout, randomness
 from bert_jax.model.attention_pattern import AttentionPattern
-from bert_jax.model.kernels import per_device, tpu_attention_grid, tpu_rotations
+from bert_jax.model.inputs import at_positions
+from bert_jax.model.kernels import (
+    decisions,
+    per_device,
+    tpu_attention_grid,
+    tpu_rotations,
+)
 from bert_jax.model.kernels import tpu_attention_scores as scores_lib
-from bert_jax.model.kernels.decisions import MAX_LENGTH, MAX_WINDOW, QUERY_CHUNK
 from bert_jax.model.kernels.tpu_attention_grid import DISTANCES
 
 # Names of the dimensions of arrays: rows, document ids, counters, log sums, biases.
@@ -62,7 +67,6 @@ def attend(
     projections: tuple[Float[Array, "B _ D"], ...],
     biases: tuple[Float[Array, " D"], ...],
     pattern: AttentionPattern,
-    rotations: rotary.Rotations | None,
     dropout_keys: UInt32[Array, " B"] | None,
     query_positions: Int[Array, "B P"] | None = None,
     distances: tuple[Float[Array, "D _"], ...] = (),
@@ -75,9 +79,8 @@ def attend(
         L, P and D are multiples of 128.
       biases: Biases that are still to be added to them, before they are rounded to the
         encoder's type.
-      pattern: Rules for which keys each query sees.
-      rotations: Rotations of queries and keys. If they have fewer rows than the batch,
-        they repeat. None without rotary positions.
+      pattern: Rules for which keys each query sees, and rotations. If these have fewer
+        rows than the batch, they repeat.
       dropout_keys: A key for each row; None for no dropout.
       query_positions: Positions of the queries in their rows, for patterns that are not
         causal, without window and without dropout; None: all, and P is L.
@@ -107,16 +110,12 @@ def attend(
     if queries is None:
         queries = jnp.zeros(pattern.is_token.shape, jnp.int32)
     keys = jnp.where(pattern.is_token, queries, scores_lib.NO_DOCUMENT)
-    rotated = dict.fromkeys(("query_rotations", "key_rotations"), rotations)
-    if query_positions is not None:
-        queries = jnp.take_along_axis(queries, query_positions, axis=1)
-        if rotations is not None:
-            rotated["query_rotations"] = rotations.at(query_positions)
+    queries = at_positions(queries, query_positions)
     inputs = {"queries": queries, "keys": keys, "counters": counters}
-    if rotations is not None:
-        inputs |= {
-            name: tpu_rotations.factors(x, head_size) for name, x in rotated.items()
-        }
+    if (rotations := pattern.rotations) is not None:
+        of_queries = rotations.at(query_positions)
+        inputs["query_rotations"] = tpu_rotations.factors(of_queries, head_size)
+        inputs["key_rotations"] = tpu_rotations.factors(rotations, head_size)
     projections = tuple(x.astype(jnp.float32) for x in projections)
     distances = tuple(x.astype(jnp.float32) for x in distances)
     dtype = jnp.dtype(config.dtype)
@@ -181,7 +180,7 @@ def _piece_size(length, window):
     With a window, pieces from `overlapping_pieces` stay whole. Cut again, they would
     have scores of keys that no query sees.
     """
-    if window is not None and length <= MAX_LENGTH + 2 * MAX_WINDOW:
+    longest = decisions.MAX_LENGTH + 2 * decisions.MAX_WINDOW
+    if window is not None and length <= longest:
         return length
-    sizes = range(QUERY_CHUNK, MAX_LENGTH + 1, QUERY_CHUNK)
-    return max(size for size in sizes if length % size == 0)
+    return decisions.piece_size(length)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from bert_jax import config as config_lib
 from bert_jax.model import linear, plain_attention, products
 from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.inputs import at_positions
 
 
 @jax.tree_util.register_dataclass
@@ -41,9 +42,7 @@ class RelativePattern(AttentionPattern):
         mask = self.is_token[:, None, :]
         if self.ranks is None:
             return mask
-        query_ranks = self.ranks
-        if query_positions is not None:
-            query_ranks = jnp.take_along_axis(self.ranks, query_positions, axis=1)
+        query_ranks = at_positions(self.ranks, query_positions)
         token_ranks = self.ranks[:, : self.is_token.shape[1]]  # [B, L]
         return mask & (token_ranks[:, None, :] <= query_ranks[:, :, None])
 
@@ -55,7 +54,7 @@ class _Relative(NamedTuple):
     content_bias: Float[Array, "H K"]
     position_bias: Float[Array, "H K"]
     segment_bias: Float[Array, "H K"] | None
-    segments: Float[Array, "2 H K"] | None
+    segment_embedding: Float[Array, "2 H K"] | None
 
 
 class RelativeAttention(nn.Module):
@@ -80,7 +79,6 @@ class RelativeAttention(nn.Module):
         queries: Float[Array, "B Q D"],
         x: Float[Array, "B vectors D"],
         pattern: RelativePattern,
-        rotations: None,
         dropout_keys: UInt32[Array, " B"] | None,
         *,
         query_positions: Int[Array, "B Q"] | None = None,
@@ -101,13 +99,10 @@ class RelativeAttention(nn.Module):
         value = project(name="value")(tokens)  # [B, L, H, K]
         relative = self._parameters()
         mask = pattern.mask(query_positions)[:, None]  # [B, 1, Q or 1, L]
-        waves = query_waves = pattern.sines, pattern.cosines
-        segments = pattern.segment_ids  # [B, Q]
-        if query_positions is not None:
-            at = query_positions[:, :, None]
-            query_waves = [jnp.take_along_axis(x, at, axis=1) for x in waves]
-            segments = jnp.take_along_axis(segments, query_positions, axis=1)
-        sinusoids = *query_waves, *(x[:, :length] for x in waves)
+        waves = pattern.sines, pattern.cosines
+        query_waves = [at_positions(wave, query_positions) for wave in waves]
+        sinusoids = *query_waves, *(wave[:, :length] for wave in waves)
+        segments = at_positions(pattern.segment_ids, query_positions)  # [B, Q]
         token_segments = pattern.segment_ids[:, None, :length]
         is_other = segments[:, :, None] != token_segments  # [B, Q, L]
         keys = plain_attention.dropout_keys(
@@ -163,10 +158,13 @@ def _relative_scores(
         relative.distance_kernel,
         *sinusoids,
     )
-    if relative.segments is None:
+    if relative.segment_embedding is None:
         return scores
     by_segment = products.einsum(
-        "bqhk,shk->bhqs", query + relative.segment_bias, relative.segments, query.dtype
+        "bqhk,shk->bhqs",
+        query + relative.segment_bias,
+        relative.segment_embedding,
+        query.dtype,
     )
     same, other = by_segment[..., :1], by_segment[..., 1:]  # [B, H, Q, 1]
     return scores + jnp.where(is_other[:, None], other, same)

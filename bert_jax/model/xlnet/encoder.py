@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import dropout, embeddings, encoder, randomness
-from bert_jax.model.inputs import Inputs
+from bert_jax.model.inputs import Inputs, at_positions
 from bert_jax.model.xlnet.attention import RelativeAttention, RelativePattern
 
 # Segment of [CLS], which belongs to neither text (zihangdai/xlnet, data_utils.py).
@@ -87,15 +87,13 @@ class XLNetEncoder(encoder.Encoder):
         encoded = self._apply_blocks(
             x,
             {True: self._pattern(inputs, True, targets)},
-            {True: None},
             dropout_keys,
             read_at,
             return_hidden_states,
             return_attention,
         )
         keys = randomness.fold_in(dropout_keys, "output")
-        if read_at is not None:
-            keys = dropout.keys_at(keys, read_at, c.hidden_size)
+        keys = dropout.keys_at(keys, read_at, c.hidden_size)
         x = dropout.dropout(encoded.hidden, c.dropout_rate, keys)
         if targets is not None and read_at is None:
             x = x[:, length:]
@@ -116,7 +114,7 @@ class XLNetEncoder(encoder.Encoder):
         if targets is not None:
 
             def with_targets(values, offset=0):  # [B, L + P]
-                at_targets = jnp.take_along_axis(values, targets.positions, axis=1)
+                at_targets = at_positions(values, targets.positions)
                 return jnp.concatenate([values, at_targets + offset], axis=1)
 
             positions, segment_ids = with_targets(positions), with_targets(segment_ids)
