@@ -57,7 +57,7 @@ def recipe_of(
     cfg = runpy.run_path(str(RECIPE))["get_config"](name + ",smoke" * values.smoke)
     cfg.seed, cfg.data.corpus, cfg.phases[0].steps = seed, values.corpus, steps
     cfg.loop.eval_every = max(1, steps // 20)
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_dict(config_lib.PretrainConfig, cfg)
     return pretraining.fill_in_from_corpora(config, [shards.open_corpus(values.corpus)])
 
 

@@ -65,7 +65,7 @@ def batches(corpora: list[shards.Corpus], recipe: str, *, seed: int = 0, **phase
     cfg = runpy.run_path(str(CONFIGS / f"{name}.py"))["get_config"](variant)
     cfg.seed = seed
     cfg.phases[0].update(phase)
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_dict(config_lib.PretrainConfig, cfg)
     return batches_lib.PretrainingBatches(corpora, config, 0)
 
 

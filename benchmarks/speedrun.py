@@ -161,7 +161,7 @@ def recipe_of(
     cfg.seed, cfg.data.corpus = seed, values.corpus
     cfg.loop.update(eval_every=max(1, sum(steps) // 8), checkpoint_every=1000)
     cfg.loop.eval_batches = min(HELD_OUT_ROWS // row.phases[-1][2], 2 * steps[-1])
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_dict(config_lib.PretrainConfig, cfg)
     corpus = shards.open_corpus(values.corpus)
     if has_teacher(name):
         folder = str(workdir(name, seed, values))

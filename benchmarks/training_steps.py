@@ -127,7 +127,8 @@ def steps_of_run(run):
     batches = phase.open_data(rows).batches(0, phase.steps)
     state = sharding.initialise(run.init, run.state_shapes, jax.random.key(0))
     signals = programs.HostSignals(0.0, 0.0).to_devices(mesh)
-    seed, constants = programs.seed_array(run), run.load_constants()
+    seed = programs.seed_array(run)
+    constants = run.read_constants(run.constant_shapes())
 
     @functools.cache
     def compiled(length):

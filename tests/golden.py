@@ -93,7 +93,7 @@ def smoke_reports(corpus: shards.Corpus, folder: pathlib.Path) -> dict[str, list
     cfg.data.corpus = str(corpus.folder)
     cfg.encoder.dtype = "float32"
     pretrained = folder / "pretraining"
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_dict(config_lib.PretrainConfig, cfg)
     pretraining.pretrain(config, str(pretrained))
     rows = [
         f"w{i % 7} w{i % 11}c1\tw{i * i % 13}\t{'yes' if i % 3 else 'no'}"
@@ -108,7 +108,7 @@ def smoke_reports(corpus: shards.Corpus, folder: pathlib.Path) -> dict[str, list
         str(folder / f"{name}.tsv") for name in ("train", "eval")
     )
     finetuned = folder / "finetuning"
-    config = config_lib.from_configdict(config_lib.FinetuneConfig, cfg)
+    config = config_lib.from_dict(config_lib.FinetuneConfig, cfg)
     finetuning.finetune(config, str(finetuned))
     return {run.name: runs.metrics(run) for run in (pretrained, finetuned)}
 

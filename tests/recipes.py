@@ -109,7 +109,7 @@ def build(name, *more):
     """Return the frozen config of a recipe."""
     cfg = load(name, *more)
     cls = {cls.kind: cls for cls in _PROGRAMS}[cfg.kind]
-    return config.from_configdict(cls, cfg)
+    return config.from_dict(cls, cfg)
 
 
 def record() -> dict[str, str]:

@@ -42,7 +42,7 @@ def pretrained(corpus, folder):
     cfg = config.to_configdict(config.PretrainConfig())
     recipe_variants.shrink_pretraining(cfg)
     cfg.encoder.update(vocab_size=corpus.tokenizer.vocab_size, dtype="float32")
-    built = config.from_configdict(config.PretrainConfig, cfg)
+    built = config.from_dict(config.PretrainConfig, cfg)
     objective = masked_lm.MaskedLm(built.encoder, built.objective)
     save(folder, objective, built, corpus.tokenizer, scale=0.02)
     (folder / "config.json").write_text(json.dumps(config.to_dict(built)))

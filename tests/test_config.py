@@ -152,7 +152,7 @@ def changed(**groups):
 )
 def test_contradicting_fields_are_refused(groups, message):
     with pytest.raises(UserError, match=message):
-        config.from_configdict(config.PretrainConfig, changed(**groups))
+        config.from_dict(config.PretrainConfig, changed(**groups))
 
 
 @pytest.mark.parametrize("name", ["rotary_base", "local_rotary_base"])
@@ -160,9 +160,9 @@ def test_a_rotary_base_where_positions_are_not_rotary_is_refused(name):
     cfg = changed(phases={name: 160_000.0})
     message = rf"phases\[0\].{name}=160000.0 needs encoder.positions='rotary', not 'ab"
     with pytest.raises(UserError, match=message):
-        config.from_configdict(config.PretrainConfig, cfg)
+        config.from_dict(config.PretrainConfig, cfg)
     cfg.encoder.update(positions="rotary", attention_window=8, global_layer_every=3)
-    built = config.from_configdict(config.PretrainConfig, cfg)
+    built = config.from_dict(config.PretrainConfig, cfg)
     assert getattr(built.for_phase(0).encoder, name) == 160_000
     assert built.for_phase(1).encoder == built.encoder
 
@@ -185,23 +185,23 @@ def test_a_rotary_base_where_positions_are_not_rotary_is_refused(name):
 def test_a_rotary_base_of_no_layer_is_refused(encoder, message):
     cfg = changed(encoder=encoder)
     with pytest.raises(UserError, match=message):
-        config.from_configdict(config.PretrainConfig, cfg)
+        config.from_dict(config.PretrainConfig, cfg)
     cfg.init_from = "CHECKPOINT"  # which may have such layers
-    config.from_configdict(config.PretrainConfig, cfg)
+    config.from_dict(config.PretrainConfig, cfg)
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "warmup_fraction"])
 def test_a_rate_that_no_phase_would_have_is_refused(name):
     cfg = changed(phases={"learning_rate": 1e-3})
-    assert config.from_configdict(config.PretrainConfig, cfg).phases[0].learning_rate
+    assert config.from_dict(config.PretrainConfig, cfg).phases[0].learning_rate
     cfg.optimizer[name] = 0.05
     message = (
         rf"optimizer.{name}=0.05 has no effect beside phases.* set phases\[0\].{name}"
     )
     with pytest.raises(UserError, match=message):
-        config.from_configdict(config.PretrainConfig, cfg)
+        config.from_dict(config.PretrainConfig, cfg)
     cfg.optimizer[name] = getattr(config.OptimizerConfig, name)  # on the command line
-    built = config.from_configdict(config.PretrainConfig, cfg)
+    built = config.from_dict(config.PretrainConfig, cfg)
     with pytest.raises(UserError, match=rf"optimizer.{name}=0.0\d* has no effect"):
         built.check_rates(["data.corpus", f"optimizer.{name}"])
 

@@ -54,7 +54,7 @@ def test_conversions_are_inverse():
     cfg = fields.to_configdict(Album(first=CHANGED))
     cfg.first.points[1].y = 8
     cfg.first.weights = (1, 0.25)
-    rebuilt = fields.from_configdict(Album, cfg).first
+    rebuilt = fields.from_dict(Album, cfg).first
     assert rebuilt.shape == CHANGED.shape
     assert rebuilt.points == (Point(x=1), Point(y=8))
     assert rebuilt.weights == (1.0, 0.25)

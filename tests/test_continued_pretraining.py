@@ -27,7 +27,7 @@ def make_config(corpus, init_from, **changes):
     cfg.init_from = str(init_from)
     cfg.encoder.dtype = "float32"
     cfg.update(changes)
-    return config.from_configdict(config.PretrainConfig, cfg)
+    return config.from_dict(config.PretrainConfig, cfg)
 
 
 def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
@@ -119,7 +119,7 @@ def test_rotary_bases_may_change(corpus, metadata):
     cfg.data.corpus = str(corpus.folder)
     cfg.phases[0].length = 32
     cfg.encoder.update(bases)
-    asked = config.from_configdict(config.PretrainConfig, cfg)
+    asked = config.from_dict(config.PretrainConfig, cfg)
     local = {"attention_window": 8, "global_layer_every": 2}
     for encoder, message in (
         (dataclasses.replace(metadata.encoder, positions="rotary", **local), None),
@@ -187,11 +187,11 @@ def test_a_generator_is_checked_when_the_encoder_is_known(corpus, metadata):
 def test_encoders_without_segments_are_continued(name, corpus, metadata):
     theirs = recipes.load(name).encoder
     theirs.vocab_size = corpus.tokenizer.vocab_size
-    encoder = config.from_configdict(config.EncoderConfig, theirs)
+    encoder = config.from_dict(config.EncoderConfig, theirs)
     own = dataclasses.replace(metadata, encoder=encoder, tokenizer=corpus.tokenizer)
     cfg = recipes.load("continued")
     cfg.data.corpus = str(corpus.folder)
-    asked = config.from_configdict(config.PretrainConfig, cfg)
+    asked = config.from_dict(config.PretrainConfig, cfg)
     source = warm_start.PretrainedCheckpoint("SOURCE", own)
     got = warm_start.adopt_encoder(asked, source, ())
     assert got.encoder.type_vocab_size == 0

@@ -33,7 +33,7 @@ def some_packages():
 def finished(tmp_path_factory):
     """Return the folder of a demo that was stopped before fine-tuning and continued."""
     folder = tmp_path_factory.mktemp("demo") / "run"
-    cfg = config_lib.from_configdict(DemoConfig, load("demo", "smoke"))
+    cfg = config_lib.from_dict(DemoConfig, load("demo", "smoke"))
     finetune = dataclasses.replace(cfg.finetune, reinit_layers=1)
     cfg = dataclasses.replace(cfg, repeats=1, finetune=finetune)
     with pytest.MonkeyPatch.context() as patch:
@@ -188,12 +188,12 @@ def test_wrong_demo_configs_are_refused(change, message):
     cfg = load("demo")
     cfg.update(change)
     with pytest.raises(UserError, match=message):
-        config_lib.from_configdict(DemoConfig, cfg)
+        config_lib.from_dict(DemoConfig, cfg)
 
 
 def test_a_demo_keeps_the_config_of_its_tokenizer(tmp_path):
     """Also if it was stopped before pretraining."""
-    cfg = config_lib.from_configdict(DemoConfig, load("demo", "smoke"))
+    cfg = config_lib.from_dict(DemoConfig, load("demo", "smoke"))
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "config.json").write_text(json.dumps(config_lib.to_dict(cfg)))
     other = dataclasses.replace(cfg, vocab_size=900)

@@ -153,7 +153,7 @@ def make_config(corpus, teacher, **changes):
     cfg.objective.update(teacher=str(teacher), hidden_weight=0.5)
     cfg.encoder.dtype = "float32"
     cfg.update_from_flattened_dict(changes)
-    return config.from_configdict(config.PretrainConfig, cfg)
+    return config.from_dict(config.PretrainConfig, cfg)
 
 
 def save_teacher(folder, corpus, make_objective):

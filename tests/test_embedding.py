@@ -126,7 +126,7 @@ def test_parts_of_a_batch_and_frozen_encoders_are_refused(changes):
     cfg = config.to_configdict(config.FinetuneConfig(task=config.EmbeddingConfig()))
     cfg.update(changes)
     with pytest.raises(UserError, match="does not go with task.kind=embedding; "):
-        config.from_configdict(config.FinetuneConfig, cfg)
+        config.from_dict(config.FinetuneConfig, cfg)
 
 
 # ---- the search

@@ -320,7 +320,7 @@ def test_transformers_has_the_logits_of_a_head(name, head, tokenizer_of, tmp_pat
     """A recipe's encoder with random weights, for padded pairs of texts."""
     cfg, tokenizer = recipes.family(name), tokenizer_of(recipes.FAMILIES[name][1])
     cfg.encoder.vocab_size = tokenizer.vocab_size
-    encoder = config.from_configdict(config.PretrainConfig, cfg).encoder
+    encoder = config.from_dict(config.PretrainConfig, cfg).encoder
     make, settings = HEADS[head]
     objective = make(encoder)
     model, params = saved.native_model(objective, settings, tokenizer, scale=0.2)

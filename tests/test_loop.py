@@ -90,7 +90,7 @@ def small_config(corpus, steps=10, optimizer=None, **run):
     cfg.phases[0].steps = steps
     cfg.optimizer.update(optimizer or {})
     cfg.loop.update(run)
-    return config.from_configdict(config.PretrainConfig, cfg)
+    return config.from_dict(config.PretrainConfig, cfg)
 
 
 def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):

@@ -234,7 +234,7 @@ def test_weights_that_are_no_numbers_are_refused():
     cfg = load("multilingual", "smoke")
     cfg.data.weights = ("1,nan",)  # as on the command line
     with pytest.raises(UserError, match=r"data.weights='1,nan': expected numbers with"):
-        config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+        config_lib.from_dict(config_lib.PretrainConfig, cfg)
     assert config_lib.DataConfig(corpus="a, b").folders == ("a", "b")
 
 
@@ -274,7 +274,7 @@ def run(corpora, tmp_path_factory):
     cfg = load("multilingual", "smoke")
     cfg.data.corpus = ",".join(str(corpus.folder) for corpus in corpora)
     cfg.phases = cfg.phases[:1]
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_dict(config_lib.PretrainConfig, cfg)
     with contextlib.redirect_stderr(messages):
         _, config = pretraining.pretrain(config, str(workdir))
     return workdir, config, messages.getvalue()

@@ -40,7 +40,7 @@ def configured(corpus):
     cfg = pod_recipe.get_config()
     cfg.data.corpus = str(corpus.folder)
     cfg.loop.update(log_every=1, eval_every=2, checkpoint_every=1, keep_checkpoints=20)
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_dict(config_lib.PretrainConfig, cfg)
     return dataclasses.replace(
         config,
         encoder=dataclasses.replace(

@@ -330,7 +330,7 @@ def tiny(mesh=None, phase=None, optimizer=None, **encoder):
     cfg.encoder.update({"vocab_size": 2000, "num_layers": 1, **encoder})
     cfg.mesh.update(mesh or {})
     cfg.optimizer.update(optimizer or {})
-    return config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    return config_lib.from_dict(config_lib.PretrainConfig, cfg)
 
 
 def planned(name="v5e:2x2", slices=1, **changes):
@@ -560,7 +560,7 @@ def test_a_phase_fits_if_its_evaluation_fits():
 def test_objectives_say_what_reads_their_logits(recipe, lines):
     cfg = load(recipe)
     cfg.encoder.vocab_size = cfg.encoder.vocab_size or 2000
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    config = config_lib.from_dict(config_lib.PretrainConfig, cfg)
     got = planner().make_run(config).describe_kernels("tpu")
     assert [line.split(": ", 1)[1] for line in got[: len(lines)]] == lines
 

@@ -36,7 +36,7 @@ def test_variants_of_recipes():
     text = module("bert_ablations").__doc__
     assert all(f"        {variant} " in text for variant in ABLATIONS)
     with pytest.raises(UserError, match="config for 'demo', not 'pretraining'"):
-        config.from_configdict(config.PretrainConfig, load("demo"))
+        config.from_dict(config.PretrainConfig, load("demo"))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_recipes_run(name, corpus, tmp_path):
     cfg = load(name, "smoke")
     cfg.data.corpus = str(corpus.folder)
     cfg.phases = cfg.phases[:1]
-    built = config.from_configdict(config.PretrainConfig, cfg)
+    built = config.from_dict(config.PretrainConfig, cfg)
     pretraining.pretrain(built, str(tmp_path))
     assert_smoke_run(tmp_path)
 

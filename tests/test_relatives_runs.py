@@ -58,7 +58,7 @@ def pretrained(corpus_of, tmp_path_factory):
         folder = tmp_path_factory.mktemp("pretrained") / name
         cfg = recipes.family(name)
         cfg.data.corpus = str(corpus_of(recipes.FAMILIES[name][1]))
-        config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+        config = config_lib.from_dict(config_lib.PretrainConfig, cfg)
         state, resolved = pretraining.pretrain(config, str(folder))
         assert int(state.step) == resolved.total_steps == 3
         return folder

@@ -2,7 +2,7 @@
 
 Recipes in `configs/` convert these dataclasses to an `ml_collections.ConfigDict`,
 change some fields, and return it. The command line overrides fields. Entry points
-convert it back with `from_configdict`, which checks it. Inside the project only
+convert it back with `from_dict`, which checks it. Inside the project only
 the frozen dataclasses are used.
 
 The limits of a field stand at the field. Conditions on several fields are in the method
@@ -15,7 +15,6 @@ from bert_jax.config.fields import (
     check,
     differences,
     fill_in,
-    from_configdict,
     from_dict,
     leaves,
     to_configdict,

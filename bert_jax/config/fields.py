@@ -98,18 +98,13 @@ def to_configdict(config: Any) -> ml_collections.ConfigDict:
     )
 
 
-def from_configdict(cls: type[T], cfg: ml_collections.ConfigDict) -> T:
-    """Convert a recipe to its frozen form, and check it as `from_dict` does."""
-    return from_dict(cls, cfg.to_dict())
-
-
 def to_dict(config: Any) -> dict[str, Any]:
     """Convert a config to plain dicts, lists and scalars, as in `config.json`."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
 def from_dict(cls: type[T], values: Any) -> T:
-    """Rebuild a config from the output of `to_dict`, and check it.
+    """Rebuild a config from a recipe or the output of `to_dict`, and check it.
 
     A missing field gets its default, so configs that were saved before a field existed
     stay readable.
@@ -246,7 +241,7 @@ def differences(old: Any, new: Any, *, free: bool) -> list[str]:
     With `free`, these are the fields that may change between a run and its
     continuation; without, all other fields.
     """
-    before, after = dict(_leaves(old, "")), dict(_leaves(new, ""))
+    before, after = (dict(_fields_by_path(old, "")), dict(_fields_by_path(new, "")))
     return [
         f"{name}: was {value!r}, is now {after[name][0]!r}"
         for name, (value, is_free) in before.items()
@@ -254,7 +249,7 @@ def differences(old: Any, new: Any, *, free: bool) -> list[str]:
     ]
 
 
-def _leaves(
+def _fields_by_path(
     value: Any, path: str, is_free: bool = False
 ) -> Iterator[tuple[str, tuple[Any, bool]]]:
     """Yield the path of each field in a config, its value, and whether it is free."""
@@ -262,11 +257,13 @@ def _leaves(
         prefix = f"{path}." if path else ""
         for field in dataclasses.fields(value):
             child = getattr(value, field.name)
-            yield from _leaves(child, prefix + field.name, field.metadata.get("free"))
+            yield from _fields_by_path(
+                child, prefix + field.name, field.metadata.get("free")
+            )
     elif isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
         yield f"number of {path}", (len(value), False)
         for i, item in enumerate(value):
-            yield from _leaves(item, f"{path}[{i}]")
+            yield from _fields_by_path(item, f"{path}[{i}]")
     else:
         yield path, (value, bool(is_free))
 

@@ -65,17 +65,20 @@ class FinetuneConfig:
 
     def check(self, where: str) -> None:
         """Check that micro-batches have equal sizes, and that fields go together."""
-        check_micro_batches(where, self.batch_size, self.micro_batches)
+        check_micro_batches(where, self)
+        requirements = []
         if self.frozen:  # new layers would keep their random values
-            requirements = ("reinit_layers", 0), ("optimizer.layer_decay", 1.0)
-            require(self, where, [(*each, "frozen") for each in requirements])
+            requirements += [
+                ("reinit_layers", 0, "frozen"),
+                ("optimizer.layer_decay", 1.0, "frozen"),
+            ]
         if isinstance(self.task, EmbeddingConfig):
             # A row is compared with the whole batch, and there is no head to train.
-            requirements = (
-                ("micro_batches", 1),
-                ("mesh.gradient_sum", "float32"),
-                ("frozen", False),
-            )
-            require(self, where, [(*each, "task.kind") for each in requirements])
+            requirements += [
+                ("micro_batches", 1, "task.kind"),
+                ("mesh.gradient_sum", "float32", "task.kind"),
+                ("frozen", False, "task.kind"),
+            ]
         if self.random_init:
-            require(self, where, [("reinit_layers", 0, "random_init")])
+            requirements.append(("reinit_layers", 0, "random_init"))
+        require(self, where, requirements)

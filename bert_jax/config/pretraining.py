@@ -110,7 +110,7 @@ class PhaseConfig:
 
     def check(self, where: str) -> None:
         """Check that micro-batches have equal sizes, and that a schedule has a rate."""
-        check_micro_batches(where, self.batch_size, self.micro_batches)
+        check_micro_batches(where, self)
         if not self.learning_rate:  # no new schedule begins
             required = [(name, 0.0, "learning_rate") for name in _SCHEDULE_FRACTIONS]
             require(self, where, required)

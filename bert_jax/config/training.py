@@ -106,12 +106,12 @@ class LoopConfig:
     compilation_cache: str = field("", free=True)
 
 
-def check_micro_batches(where: str, batch_size: int, micro_batches: int) -> None:
+def check_micro_batches(where: str, config: Any) -> None:
     """Check that micro-batches have equal sizes."""
-    if batch_size % micro_batches:
+    if config.batch_size % config.micro_batches:
         raise UserError(
-            f"{where}micro_batches={micro_batches} does not divide "
-            f"{where}batch_size={batch_size}"
+            f"{where}micro_batches={config.micro_batches} does not divide "
+            f"{where}batch_size={config.batch_size}"
         )
 
 

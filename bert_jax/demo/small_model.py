@@ -14,7 +14,7 @@ from bert_jax.corpus import build, shards, sources, tokenizer_training
 from bert_jax.demo import recipe
 from bert_jax.demo.config import DemoConfig
 
-_DEMO = config_lib.from_configdict(DemoConfig, recipe.get_config()).pretrain
+_DEMO = config_lib.from_dict(DemoConfig, recipe.get_config()).pretrain
 # The demo's encoder and optimizer, with the rows of configs/speedrun.py. After 800
 # steps, heads attend to neighbours (notebooks/attention.ipynb).
 CONFIG = config_lib.PretrainConfig(

@@ -122,7 +122,7 @@ def _replace_fields(
     for path, value in changes.items():
         config_path.set_value(path, cfg, value)
     try:
-        changed = config_lib.from_configdict(type(config), cfg)
+        changed = config_lib.from_dict(type(config), cfg)
         planner.make_run(changed)
     except UserError:
         return None

@@ -158,7 +158,7 @@ def read_config(cls: type[T], kind: str = "") -> T:
             f"{flag.config_filename} is a config for {given!r}, not {kind!r}; give "
             f"another recipe, or use {flag_errors.COMMANDS[given]}"
         )
-    return config_lib.from_configdict(cls, recipe)
+    return config_lib.from_dict(cls, recipe)
 
 
 def overrides() -> list[str]:
