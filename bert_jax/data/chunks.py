@@ -48,25 +48,36 @@ def load_tokens(
     t = s = d = 0  # tokens, sentences and documents so far
     for shard, offset in chosen:
         for part in shards.read_shard(corpus.folder, shard):
-            # Tokens lo to hi - 1 of this part are in the group; then its sentences and
-            # documents.
             lo, hi = np.clip((begin - offset, end - offset), 0, len(part.tokens))
             offset += len(part.tokens)
             if lo == hi:
                 continue
-            first = np.searchsorted(part.sentence_starts, lo, side="right") - 1
-            last = np.searchsorted(part.sentence_starts, hi)
-            own_sentences = np.maximum(part.sentence_starts[first:last], lo) - lo
-            before, after = part.document_sentences[:-1], part.document_sentences[1:]
-            own_documents = np.maximum(before[(after > first) & (before < last)], first)
-            starts[s : s + len(own_sentences)] = t + own_sentences
-            documents[d : d + len(own_documents)] = s + own_documents - first
+            own_starts, own_documents = _starts_between(part, lo, hi)
             tokens[t : t + hi - lo] = part.tokens[lo:hi]
+            starts[s : s + len(own_starts)] = t + own_starts
+            documents[d : d + len(own_documents)] = s + own_documents
             t += hi - lo
-            s += len(own_sentences)
+            s += len(own_starts)
             d += len(own_documents)
     starts[s], documents[d] = t, s
     return shards.TokenTable(tokens[:t], starts[: s + 1], documents[: d + 1])
+
+
+def _starts_between(
+    table: shards.TokenTable, lo: int, hi: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return where sentences and documents start among the tokens `lo` to `hi` - 1.
+
+    Sentences start at a token, counted from `lo`. Documents start at a sentence,
+    counted from the first that is returned. A sentence or document that begins before
+    `lo` starts at 0.
+    """
+    first = np.searchsorted(table.sentence_starts, lo, side="right") - 1
+    last = np.searchsorted(table.sentence_starts, hi)
+    starts = np.maximum(table.sentence_starts[first:last], lo) - lo
+    before, after = table.document_sentences[:-1], table.document_sentences[1:]
+    documents = before[(after > first) & (before < last)]
+    return starts, np.maximum(documents, first) - first
 
 
 def count_tokens(table: shards.TokenTable, vocab_size: int) -> np.ndarray:

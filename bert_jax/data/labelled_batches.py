@@ -21,9 +21,10 @@ class LabelledBatches(pipeline.Pipeline):
 
     With several sizes, a batch is trimmed to the smallest size that holds its rows, and
     rows of similar length share a batch. In training, the rows of a window of batches
-    are sorted by length and cut into batches, which are shuffled. A window has batches
-    of one epoch, because a row that it had twice would mostly come twice in a batch. A
-    batch with rows of two epochs is a window of its own. Held-out rows are all sorted.
+    are sorted by length and cut into batches, which are shuffled. All batches of a
+    window are of one epoch: in two epochs a row comes twice, and sorting would mostly
+    put both into one batch. A batch with rows of two epochs is a window of its own.
+    Held-out rows are all sorted.
 
     Attributes:
       index: int64 [rows]; index in `arrays` of each row in the order of evaluation.

@@ -181,15 +181,8 @@ class Masking:
         for one in tf.unstack(size, axis=1):
             room -= tf.where(one <= room, one, 0)
             ends.append(count - room)
-        # Assign a slot to each token of these units, such that the last slot of a unit
-        # is for its last token.
         end = tf.stack(ends, axis=1)
-        slot = tf.range(self._max_predictions, dtype=tf.int64)[None, :]
-        slot = tf.tile(slot, [tf.shape(ids)[0], 1])
-        unit = tf.searchsorted(end, slot, side="right", out_type=tf.int64)
-        unit = tf.minimum(unit, limit - 1)
-        column = tf.gather(first + size - end, unit, batch_dims=1) + slot
-        return column, slot < end[:, -1:]
+        return lay_out_spans(first + size, end, self._max_predictions)
 
     def _span_begins(
         self, begins: tf.Tensor, is_text: tf.Tensor, key: tf.Tensor
@@ -239,6 +232,28 @@ class Masking:
             self._tokenizer.mask_id,
             tf.where(changes, tf.gather(self._replacements, index), labels),
         )
+
+
+def lay_out_spans(
+    stops: tf.Tensor, ends: tf.Tensor, num_slots: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Give each token of some spans a slot, one span after the other.
+
+    Args:
+      stops: int64 [B, spans]; one more than the last column of each span.
+      ends: int64 [B, spans]; one more than the last slot of each span. A span is left
+        out if it ends where the span before ends.
+      num_slots: Number of slots, P.
+
+    Returns:
+      The column of each slot, int64 [B, P], and the slots in use, bool [B, P].
+    """
+    slot = tf.range(num_slots, dtype=tf.int64)[None, :]
+    slot = tf.tile(slot, [tf.shape(ends)[0], 1])
+    span = tf.searchsorted(ends, slot, side="right", out_type=tf.int64)
+    span = tf.minimum(span, ends.shape[1] - 1)
+    column = tf.gather(stops - ends, span, batch_dims=1) + slot
+    return column, slot < ends[:, -1:]
 
 
 def set_columns(rows: tf.Tensor, columns: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

@@ -114,9 +114,4 @@ class Permutations:
         room = tf.minimum(context * size, count[:, None]) - size
         draws = random_bits.fold_in(key[:, None], 2 + 2 * number)
         first = before + context * begin + random_bits.randint(draws, room + 1)
-        # Spans fill the slots from the left.
-        slot = tf.tile(number, [tf.shape(is_text)[0], 1])
-        span = tf.searchsorted(end, slot, side="right", out_type=tf.int64)
-        span = tf.minimum(span, slots - 1)
-        index = tf.gather(first - begin, span, batch_dims=1) + slot
-        return index, slot < goal
+        return masking.lay_out_spans(first + size, end, slots)
