@@ -57,13 +57,10 @@ class RemotePath:
 
     def exists(self) -> bool:
         # fsspec's own `exists` returns false for every error.
-        try:
+        with contextlib.suppress(FileNotFoundError), requests(self.url):
             self._store.info(self.url)
-        except FileNotFoundError:
-            return False
-        except Exception as error:
-            raise unreachable(self.url, error) from error
-        return True
+            return True
+        return False
 
     def is_dir(self) -> bool:
         with requests(self.url):
@@ -133,12 +130,9 @@ def list_objects(pattern: str | os.PathLike) -> list[FileInfo]:
     """List the objects that match a glob, sorted by name."""
     url = os.fspath(pattern)
     scheme = url.partition("://")[0]
-    try:
+    matched = {}  # also if the bucket is missing
+    with contextlib.suppress(FileNotFoundError), requests(url):
         matched = open_store(url).glob(url, detail=True)
-    except FileNotFoundError:  # the bucket is missing
-        return []
-    except Exception as error:
-        raise unreachable(url, error) from error
     return [
         FileInfo(f"{scheme}://{name.lstrip('/')}", about["size"], _checksum(about))
         for name, about in sorted(matched.items())

@@ -105,12 +105,9 @@ def fill_in_from_corpora(
             size,
             f"the tokenizer has {size} tokens; leave it 0 to follow the tokenizer",
         )
-    return config_lib.fill_in(
-        config,
-        "data.fingerprint",
-        mixture.fingerprint(corpora),
-        f"the corpus {config.data.corpus} has {mixture.fingerprint(corpora)}",
-    )
+    found = mixture.fingerprint(corpora)
+    reason = f"the corpus {config.data.corpus} has {found}"
+    return config_lib.fill_in(config, "data.fingerprint", found, reason)
 
 
 def make_run(
@@ -178,7 +175,7 @@ def open_data(
 
     This process makes the `rows` of each batch, int [rows], ascending.
     """
-    train = _batches(corpora, config, index, held_out=False, rows=rows)
+    train = _batches(corpora, config, index, rows=rows)
     for line in train.describe(config.phases[index].steps):
         processes.say(line)
     held_out, baselines = _held_out(config, corpora, index, rows)
@@ -252,9 +249,7 @@ def batch_of_step(
     begin = 0
     for i, phase in enumerate(config.phases):
         if begin < step <= begin + phase.steps:
-            rows = np.arange(phase.batch_size)
-            batches = _batches(corpora, config, i, held_out=False, rows=rows)
-            return batches.batch(step - begin - 1)
+            return _batches(corpora, config, i).batch(step - begin - 1)
         begin += phase.steps
     raise UserError(
         f"step {step} is out of range: the run has {config.total_steps} steps"

@@ -22,12 +22,10 @@ T = TypeVar("T")
 # Embedding tables that may have more or fewer rows than in the checkpoint, and the
 # encoder fields with their numbers of rows.
 _ROWS = {
-    f"{group}/{table}": field
-    for group in ("encoder/embeddings", "embedding_differences")
-    for table, field in (
-        ("position_embedding", "max_position_embeddings"),
-        ("segment_embedding", "type_vocab_size"),
-    )
+    "encoder/embeddings/position_embedding": "max_position_embeddings",
+    "encoder/embeddings/segment_embedding": "type_vocab_size",
+    "embedding_differences/position_embedding": "max_position_embeddings",
+    "embedding_differences/segment_embedding": "type_vocab_size",
 }
 
 PLACEHOLDER = "CHECKPOINT"  # value of init_from in configs/continued.py

@@ -119,9 +119,7 @@ def _start(options: argparse.Namespace, received: list[int]) -> list[int]:
 
 
 def _wait(
-    running: list[subprocess.Popen],
-    relays: list[threading.Thread],
-    received: list[int],
+    running: list[subprocess.Popen], relays: list[threading.Thread], received: list[int]
 ) -> None:
     """Wait for all processes, and for what they started and left behind."""
     deadline = None

@@ -52,7 +52,7 @@ def make_config(pretrained, files, **changes):
     cfg.lengths = 1  # one program to compile
     cfg.loop.update(log_every=10, checkpoint_every=20)
     cfg.update(changes)
-    return config.from_configdict(config.FinetuneConfig, cfg)
+    return config.from_dict(config.FinetuneConfig, cfg)
 
 
 @pytest.fixture(scope="module")
@@ -679,8 +679,8 @@ def test_longer_held_out_rows_do_not_change_the_order_of_training_rows():
         task = types.SimpleNamespace(
             train=rows(*range(1, 17)), held_out={"eval": rows(longest)}, metrics=()
         )
-        mesh, of_process = sharding.make_mesh(config.MeshConfig()), np.arange(4)
-        data = batches.open_data(asked, task, objective, 4, mesh, of_process)
+        engine = types.SimpleNamespace(lengths=sum(batches.lengths(asked, task), ()))
+        data = batches.open_data(asked, task, objective, engine, 4, np.arange(4))
         return [batch["weights"].tolist() for batch in data.batches(0, 4)]
 
     assert training_batches(100) == training_batches(9)

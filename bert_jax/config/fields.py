@@ -241,7 +241,7 @@ def differences(old: Any, new: Any, *, free: bool) -> list[str]:
     With `free`, these are the fields that may change between a run and its
     continuation; without, all other fields.
     """
-    before, after = (dict(_fields_by_path(old, "")), dict(_fields_by_path(new, "")))
+    before, after = dict(_fields_by_path(old, "")), dict(_fields_by_path(new, ""))
     return [
         f"{name}: was {value!r}, is now {after[name][0]!r}"
         for name, (value, is_free) in before.items()

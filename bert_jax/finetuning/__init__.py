@@ -167,18 +167,16 @@ def _finetune_once(
     _check_same_held_out_rows(task)
     run, engine = make_run(config, sharding.make_mesh(config.mesh), encoder, task)
     processes.say(describe_counts(task.description))
-    with session.open_session(run, folder, tokenizer, ledger, task.settings) as opened:
-        change = functools.partial(
+    with session.open_session(run, folder, tokenizer, ledger, task.settings) as saver:
+        load_initial = functools.partial(
             initialise.load_initial_params, config, run, source.path
         )
-        state = session.train(opened, change)
+        state = session.train(saver, load_initial)
         (phase,) = run.phases
         engine.params = state.params
         rows_at_once = phase.batch_size // phase.micro_batches
         predictions = {
-            name: task.decode(
-                name, engine.outputs(rows, rows_at_once, opened.heartbeat)
-            )
+            name: task.decode(name, engine.outputs(rows, rows_at_once, saver.heartbeat))
             for name, rows in task.held_out.items()
         }
         scores = all_scores(task, predictions)
@@ -195,8 +193,8 @@ def _finetune_once(
         with processes.raise_in_all():
             if processes.is_main():
                 for name, predicted in predictions.items():
-                    task.write(opened.folder, name, predicted)
-                _write_results(opened.folder, results)
+                    task.write(saver.folder, name, predicted)
+                _write_results(saver.folder, results)
         return scores, results
 
 

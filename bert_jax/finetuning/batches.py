@@ -51,21 +51,21 @@ def least_padding(
     """
     lengths = np.array(candidates)
     rows = np.searchsorted(np.sort(used), lengths, side="right")
-    # positions[j]: padded size of all rows of at most lengths[j] tokens, if lengths[j]
-    # is the longest length chosen so far.
-    positions, chosen = lengths * rows, [[n] for n in candidates]
+    # padded[j]: tokens, padding included, of all rows that lengths[j] holds, for the
+    # best choice that ends with lengths[j]. First, the choice is lengths[j] alone.
+    padded, chosen = lengths * rows, [[n] for n in candidates]
     is_later = np.triu(np.ones((len(lengths), len(lengths)), bool), 1)
     for _ in range(count - 1):
-        # left[i, j]: the same, if lengths[j] is added to the best choice that ends with
+        # extended[i, j]: the same if lengths[j] extends the best choice that ends with
         # lengths[i].
-        left = positions[:, None] + lengths * (rows - rows[:, None])
-        left = np.where(is_later, left, positions)
-        before = left.argmin(axis=0)
+        extended = padded[:, None] + lengths * (rows - rows[:, None])
+        extended = np.where(is_later, extended, padded)
+        before = extended.argmin(axis=0)
         chosen = [
-            [*chosen[i], n] if left[i, j] < positions[j] else chosen[j]
+            [*chosen[i], n] if extended[i, j] < padded[j] else chosen[j]
             for j, (i, n) in enumerate(zip(before, candidates, strict=True))
         ]
-        positions = left.min(axis=0)
+        padded = extended.min(axis=0)
     return tuple(chosen[-1])
 
 
@@ -79,21 +79,19 @@ def open_data(
 ) -> PhaseData:
     """Return the batches of a run of `steps` for training and evaluation.
 
-    The engine computes the outputs of the objective. This process makes the `rows` of
-    each batch, int [rows], ascending. The score of the task that selects the best
-    parameters, if there is one, is part of each evaluation.
+    The engine computes the outputs of the objective, and has the lengths of batches.
+    This process makes the `rows` of each batch, int [rows], ascending. The score of the
+    task that selects the best parameters, if there is one, is part of each evaluation.
     """
     # Imports TensorFlow.
     from bert_jax.data.labelled_batches import LabelledBatches
 
-    training_lengths, held_out_lengths = lengths(config, task)
-    all_lengths = training_lengths + held_out_lengths
-    all_shapes = [objective.batch_shapes(config.batch_size, n) for n in all_lengths]
+    all_shapes = [objective.batch_shapes(config.batch_size, n) for n in engine.lengths]
 
     def batches_of(arrays: tasks.Arrays, **options: Any) -> LabelledBatches:
         """Return batches of rows, truncated to the lengths that they need."""
         used = inference.row_lengths(arrays["attention_mask"])
-        sizes = np.searchsorted(all_lengths, used)
+        sizes = np.searchsorted(engine.lengths, used)
         # Rows are sorted if there are several lengths. Longer held-out rows must not
         # decide whether training rows are.
         needed = all_shapes[: sizes.max() + 1]

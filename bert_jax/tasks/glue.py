@@ -147,8 +147,9 @@ def _examples(
     if not rows:
         raise UserError(f"{path} has no examples")
     rows = [(line - bool(header), row) for line, row in rows]  # lines of the file
+    where = f"{path} is not a file of {title}"
     columns = [
-        name and task_files.find_column(f"{path} is not a file of {title}", names, name)
+        task_files.find_column(where, names, name) if name else None
         for name in (task.text_a, task.text_b, task.label if labelled else "")
     ]
     size = len(names)
@@ -161,6 +162,6 @@ def _examples(
     examples = []
     for line, row in rows:
         if len(row) == size:
-            fields = ["" if column == "" else row[column] for column in columns]
+            fields = ["" if column is None else row[column] for column in columns]
             examples.append(Example(*fields, f"{path}, line {line}"))
     return examples, len(broken)

@@ -10,7 +10,6 @@ checkpoints.
 
 import contextlib
 import dataclasses
-import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -28,8 +27,8 @@ from bert_jax.training import checksums, processes, restore
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import step as step_lib
 
-# Time limit of a save, in this process or another one: some seconds, and the time to
-# write the process's part to slow storage.
+# Time limit of a save, in any process: five minutes, and the time to write its part to
+# slow storage.
 _SAVE_SECONDS = 300
 _SLOW_BYTES_PER_SECOND = 10e6
 # Names in checkpoints of metrics that were renamed since. Checkpoints keep the old
@@ -158,8 +157,9 @@ class Checkpoints:
 
     def _set_aside(self, step: int) -> str:
         damaged = self._folder / str(step)
-        names = (f"damaged-{step}" + "+" * i for i in itertools.count())
-        aside = next(p for name in names if not (p := self._folder / name).exists())
+        aside = self._folder / f"damaged-{step}"
+        while aside.exists():
+            aside = self._folder / f"{aside.name}+"
         if damaged.exists():
             damaged.rename(aside)
         return aside.name
@@ -202,11 +202,10 @@ class Checkpoints:
     def delete_from(self, step: int) -> None:
         """Delete the checkpoints of this step and of later ones."""
         with self._raise_write_errors_in_all(step):
-            for path in (
-                restore.list_checkpoints(self._folder) if processes.is_main() else ()
-            ):
-                if int(path.name) >= step:
-                    path.rmtree()
+            if processes.is_main():
+                for path in restore.list_checkpoints(self._folder):
+                    if int(path.name) >= step:
+                        path.rmtree()
         self._checkpointer.reload()
 
     def wait(self) -> None:

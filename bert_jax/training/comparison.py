@@ -37,7 +37,7 @@ def read(workdirs: Sequence[storage.Path]) -> list[ComparedRun]:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"{twice} is given twice; give each workdir once")
-    # First the records: their errors say what a folder has in place of a run.
+    # Records come first: their errors say what a folder holds instead of a run.
     records = list(map(metrics_file.read, workdirs))
     return [
         ComparedRun(terminal.printable(name), _fields(folder), of_run)

@@ -31,6 +31,7 @@ class Engine:
 
     Attributes:
       params: Parameters of the computation, on the mesh; may be replaced.
+      lengths: Lengths that batches may have, ascending.
     """
 
     def __init__(
@@ -42,9 +43,9 @@ class Engine:
     ):
         """Prepare to compile; each batch shape is compiled at its first use.
 
-        Batches may have these `lengths`, ascending. The last one must hold every row.
+        The last of `lengths` must hold every row.
         """
-        self.params, self._mesh, self._lengths = params, mesh, lengths
+        self.params, self._mesh, self.lengths = params, mesh, lengths
         self._compute = jax.jit(
             computation.outputs,
             out_shardings=sharding.replicated(mesh),
@@ -88,7 +89,7 @@ class Engine:
     ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         """Yield the row indices and the outputs of each batch, shortest rows first."""
         inputs = self._inputs(rows)
-        buckets = np.searchsorted(self._lengths, row_lengths(rows["attention_mask"]))
+        buckets = np.searchsorted(self.lengths, row_lengths(rows["attention_mask"]))
         order = np.argsort(buckets, kind="stable")
         # A batch of all rows has their number rounded up to a power of two, so that few
         # sizes are compiled.
@@ -98,7 +99,7 @@ class Engine:
         local = sharding.local_rows(self._mesh, size)
         for start in range(0, len(order), size):
             indices = order[start : start + size]
-            length = self._lengths[buckets[indices[-1]]]
+            length = self.lengths[buckets[indices[-1]]]
             # The last row is repeated to fill up the last batch.
             filled = np.pad(indices, (0, size - len(indices)), mode="edge")[local]
             batch = {name: values[filled] for name, values in inputs.items()}

@@ -68,7 +68,7 @@ class Loop:
         self._run = saver.run
         self._config = saver.run.config.loop
         self._ledger = saver.ledger
-        self._window = throughput.ThroughputMeter(saver.run, saver.ledger)
+        self._throughput = throughput.ThroughputMeter(saver.run, saver.ledger)
         self._is_profiling = False
         self._done = int(state.step)
         self._skipped = int(state.skipped)
@@ -91,7 +91,7 @@ class Loop:
             self._train_phase(phase, begin, end)
         self._saver.wait()
         goodput = {"goodput": self._ledger.fractions()["goodput"]}
-        shares = (goodput | self._window.shares()).items()
+        shares = (goodput | self._throughput.shares()).items()
         parts = [f"{name} {share:.1%}" for name, share in shares]
         processes.say(f"{self._ledger.describe()}; {', '.join(parts)}")
         return self._state
@@ -110,7 +110,7 @@ class Loop:
         self._saver.wait()
         self._stop_requests.exit_on_request()
         self._ledger.switch("init")
-        self._window.begin_phase(phase)
+        self._throughput.begin_phase(phase)
         self._evaluator = evaluation.Evaluator(
             self._run, phase, self._signals, self._saver.heartbeat
         )
@@ -223,7 +223,7 @@ class Loop:
             self._saver.heartbeat()
             self._reporter.advance(step, self._phase.name)
             signals = programs.HostSignals(*report.signals.T)
-            self._window.count(length, signals.host_seconds)
+            self._throughput.count(length, signals.host_seconds)
             self._stopping |= bool(signals.stop_requested.any())
             if report.skipped > self._skipped:
                 self._skipped = int(report.skipped)
@@ -238,9 +238,9 @@ class Loop:
         # If all steps were skipped, there are no losses and metrics.
         if sums["grad_norm"].count:
             values |= metric_sums.report(self._phase.objective.loss_weights, sums)
-        if line := self._window.describe_remaining_time(self._end - step):
+        if line := self._throughput.describe_remaining_time(self._end - step):
             processes.say(f"{self._phase.name}: {line}")
-        values |= self._window.close(sums)
+        values |= self._throughput.close(sums)
         values["learning_rate"] = float(report.learning_rate)
         values["skipped_steps"] = self._skipped
         values |= self._ledger.fractions()
@@ -303,14 +303,15 @@ class Loop:
         name = self._run.best_metric
         sign = -1.0 if name.endswith("loss") else 1.0
 
-        def is_best() -> bool:
-            records = self._reporter.records("eval").values()
-            earlier = [record[name] for record in records]
-            # Rounded as these are, or an equal value might count as better.
-            values = [sign * x for x in (metrics_file.rounded(value), *earlier)]
+        def quality(x: float) -> float:
             # An undefined correlation is worse than any other.
-            now, *earlier = [-math.inf if math.isnan(x) else x for x in values]
-            return all(now > x for x in earlier)
+            return -math.inf if math.isnan(x) else sign * x
+
+        def is_best() -> bool:
+            # Rounded as in records, or an equal value might count as better.
+            now = quality(metrics_file.rounded(value))
+            records = self._reporter.records("eval").values()
+            return all(now > quality(record[name]) for record in records)
 
         return processes.call_on_main(is_best)
 

@@ -28,10 +28,8 @@ class Metadata:
 
     def to_json(self) -> dict[str, Any]:
         """Return the metadata in JSON's types."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        values["encoder"] = config_lib.to_dict(self.encoder)
-        values["tokenizer"] = self.tokenizer.dumps()
-        return values
+        encoder = config_lib.to_dict(self.encoder)
+        return vars(self) | {"encoder": encoder, "tokenizer": self.tokenizer.dumps()}
 
 
 def make(

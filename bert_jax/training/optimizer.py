@@ -26,7 +26,6 @@ _NORMS_AND_BIASES = re.compile(r"norm/|bias$")
 # Parameters with such a path are stacked over layers along their first dimension.
 _STACKED = re.compile(r"(^|/)layers/")
 
-
 # The learning rate as a function of the number of updates done before.
 Schedule = Callable[[jax.Array], jax.Array]
 

@@ -112,7 +112,7 @@ def raise_in_all() -> Iterator[None]:
     except Exception as error:
         crash, raised = f"{type(error).__name__}: {error}", error
     # A mistake may be the reason for the crash of another process, such as a timeout.
-    mistake = next(filter(None, gather_text(mistake)), "")
+    mistake = first_text(mistake)
     if mistake:
         raise UserError(mistake, in_all_processes=True) from raised
     crashes = gather_text(crash)
@@ -132,6 +132,11 @@ def call_on_main(function: Callable[[], Any]) -> Any:
     if jax.process_count() == 1:
         return value
     return json.loads(gather_text(json.dumps(value) if is_main() else "")[0])
+
+
+def first_text(text: str) -> str:
+    """All-gather a text: return the first that is not empty, or ""."""
+    return next(filter(None, gather_text(text)), "")
 
 
 def gather_text(text: str) -> list[str]:

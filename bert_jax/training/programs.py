@@ -56,9 +56,9 @@ def lower_train_step(
     The seed is an argument, from `seed_array`, so that runs that differ in their seed
     share a compiled program. State and batch are arrays, or shapes with shardings.
     """
-    sum_over_replicas, dtype = None, jnp.dtype(run.config.mesh.gradient_sum)
+    sum_over_replicas, dtype = None, run.config.mesh.gradient_sum
     # The compiler would all-reduce in float32, for each micro-batch.
-    if phase.micro_batches > 1 or dtype != jnp.float32:
+    if phase.micro_batches > 1 or dtype != "float32":
         sum_over_replicas = functools.partial(
             sharding.sum_over_replicas, mesh=run.mesh, dtype=dtype
         )

@@ -119,16 +119,16 @@ def read_metadata(checkpoint: epath.Path) -> metadata_lib.Metadata:
 
 def fingerprint(checkpoint: epath.Path) -> str:
     """Return a hash of all arrays of a checkpoint. All processes must call it."""
-    stored = _read(checkpoint, stored_arrays, checkpoint, "checksums")["by_leaf"]
+    stored = _read(stored_arrays, checkpoint, "checksums")["by_leaf"]
     wanted = {"checksums": {"by_leaf": np.empty(stored.shape, np.uint32)}}
-    content = _read(checkpoint, ocp.load_checkpointables, str(checkpoint), wanted)
+    content = _read(ocp.load_checkpointables, checkpoint, wanted)
     sums = np.asarray(content["checksums"]["by_leaf"])
     return hashlib.sha256(sums.tobytes()).hexdigest()[:16]
 
 
 def shapes(checkpoint: epath.Path) -> dict[str, jax.ShapeDtypeStruct]:
     """Return the shapes of all parameters by path, with a single-device sharding."""
-    stored = _read(checkpoint, stored_arrays, checkpoint, "params")
+    stored = _read(stored_arrays, checkpoint, "params")
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return {
         path: jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=device)
@@ -165,8 +165,8 @@ def load_params(checkpoint: epath.Path, shapes: Any) -> LoadedParams:
     Raises:
       UserError: The checkpoint is damaged, or a parameter has another shape.
     """
-    stored = _read(checkpoint, stored_arrays, checkpoint, "params")
-    sums = _read(checkpoint, stored_arrays, checkpoint, "checksums")["by_leaf"]
+    stored = _read(stored_arrays, checkpoint, "params")
+    sums = _read(stored_arrays, checkpoint, "checksums")["by_leaf"]
     wanted = parameters.flatten(shapes)
     loaded = sorted(wanted.keys() & stored.keys())
     for path in loaded:
@@ -184,7 +184,7 @@ def load_params(checkpoint: epath.Path, shapes: Any) -> LoadedParams:
     request = dict.fromkeys(stored, ocp.PLACEHOLDER)
     request |= {path: wanted[path] for path in loaded}
     request |= {difference: wanted[path] for path, difference in differences.items()}
-    params = _read(checkpoint, _load_some, checkpoint, request, sums.shape)
+    params = _read(_load_some, checkpoint, request, sums.shape)
     return LoadedParams(
         params={path: params[path] for path in loaded}
         | {path: params[path] + params[d] for path, d in differences.items()},
@@ -264,20 +264,22 @@ def read_in_all_processes(
             refused = _first_line(error)
         else:
             problem = _first_line(error)
-    problem = next(filter(None, processes.gather_text(problem)), "")
-    # If one process finds damage, the others time out waiting for it.
-    transient = next(filter(None, processes.gather_text(transient)), "")
-    refused = next(filter(None, processes.gather_text(refused)), "")
+    problem, transient, refused = map(
+        processes.first_text, (problem, transient, refused)
+    )
     if refused:
         raise UserError(f"{name} cannot be read: {refused}")
+    # If one process finds damage, the others time out waiting for it.
     if transient and not problem:
         raise Unavailable(f"{name} cannot be read now: {transient}")
     return result, problem
 
 
-def _read(checkpoint: epath.Path, function: Callable, *arguments: Any) -> Any:
-    """Call `read_in_all_processes`, and raise an error if the files are damaged."""
-    result, problem = read_in_all_processes(str(checkpoint), function, *arguments)
+def _read(function: Callable, checkpoint: epath.Path, *arguments: Any) -> Any:
+    """Call a function of a checkpoint in all processes; raise if it is damaged."""
+    result, problem = read_in_all_processes(
+        str(checkpoint), function, checkpoint, *arguments
+    )
     if problem:
         raise UserError(
             f"{checkpoint} cannot be used: {problem}; give another checkpoint"

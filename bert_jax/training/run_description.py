@@ -44,8 +44,9 @@ class PhaseData:
     row_names: Callable[[int], Sequence[str]]
     # Baselines of the mean over `held_out`, reported with each evaluation.
     baselines: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    # Function from the parameters to further values of each evaluation; None for none.
-    # Its second argument is to be called after each batch, and may raise, to stop.
+    # Function from the parameters and a callback to further values of each evaluation;
+    # None for none. It calls the callback after each batch. The callback may raise, to
+    # stop the evaluation.
     scores: Callable[[Any, Callable[[], None]], Mapping[str, float]] | None = None
 
 
@@ -89,11 +90,11 @@ class Run:
     is_frozen: Callable[[str], bool] | None = None
     # Evaluation metric that selects the best state, which is kept; "" for none.
     best_metric: str = ""
-    # Constants are parameters that the objectives read and no step changes. Neither
-    # state nor checkpoints contain them. Function from a key to random constants, boxed
-    # with the names of dimensions, of which only the shapes are used.
+    # Function from a key to constants, boxed with the names of dimensions. Only their
+    # shapes are used. Constants are parameters that the objectives read and no step
+    # changes. Neither state nor checkpoints contain them.
     init_constants: Callable[[jax.Array], Any] = lambda key: {}
-    # Function from the shapes of the constants, with shardings, to the arrays.
+    # Function from `constant_shapes` to the arrays. All processes must call it.
     read_constants: Callable[[Any], Any] = lambda shapes: {}
 
     @property
@@ -122,10 +123,6 @@ class Run:
         """Return the constants as `jax.ShapeDtypeStruct`s with shardings."""
         return sharding.state_shapes(self.init_constants, self.mesh)
 
-    def load_constants(self) -> dict[str, Any]:
-        """Return the constants. All processes must call it."""
-        return self.read_constants(self.constant_shapes())
-
     def batch_shapes(self, phase: Phase, length: int) -> BatchShapes:
         """Return a batch of a phase as `jax.ShapeDtypeStruct`s with shardings."""
         shapes = phase.objective.batch_shapes(phase.batch_size, length)
@@ -138,30 +135,31 @@ class Run:
         Phases that equal the previous one have no line.
         """
         lines: list[str] = []
-        described = None
+        previous = None
         with sharding.use(self.mesh):
             for phase in self.phases:
-                rows = phase.batch_size // phase.micro_batches
                 found = [
-                    f"{name} ".removeprefix("encoder ")
-                    + decisions.describe(
-                        encoder,
-                        platform,
-                        rows,
-                        phase.length,
-                        predictions=(
-                            phase.objective.num_predictions(phase.length)
-                            if name == phase.objective.prediction_encoder
-                            else 0
-                        ),
-                        logits_reader=phase.objective.logits_reader,
-                    )
-                    for name, encoder in self.encoders.items()
+                    self._describe_kernels(n, phase, platform) for n in self.encoders
                 ]
-                if found != described:
+                if found != previous:
                     lines += [f"{phase.name}: {line}" for line in found]
-                described = found
+                previous = found
         return lines
+
+    def _describe_kernels(self, name: str, phase: Phase, platform: str) -> str:
+        """Describe the implementation of each part of an encoder in a phase."""
+        objective, predictions = phase.objective, 0
+        if name == objective.prediction_encoder:
+            predictions = objective.num_predictions(phase.length)
+        description = decisions.describe(
+            self.encoders[name],
+            platform,
+            phase.batch_size // phase.micro_batches,
+            phase.length,
+            predictions=predictions,
+            logits_reader=objective.logits_reader,
+        )
+        return description if name == "encoder" else f"{name} {description}"
 
     def flops(self, phase: Phase, length: int) -> float:
         """Return the operations of a step, forward and backward, over all devices."""

@@ -131,7 +131,7 @@ def train(
             key = jax.random.key(run.config.seed)
             state = sharding.initialise(run.init, shapes, key)
             state = load_initial(state) if load_initial else state
-        constants = run.load_constants()
+        constants = run.read_constants(run.constant_shapes())
         step = int(state.step)
         if 0 < run.config.loop.profile_step <= step:
             processes.say(

@@ -181,7 +181,7 @@ def state_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
 
 
 def sum_over_replicas(
-    differentiate: Callable[..., Any], mesh: Mesh, dtype: jnp.dtype
+    differentiate: Callable[..., Any], mesh: Mesh, dtype: jnp.dtype | str
 ) -> Callable[..., Any]:
     """Differentiate on each replica of the model, and all-reduce gradients in a dtype.
 

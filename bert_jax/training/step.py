@@ -137,7 +137,7 @@ def make_train_step(
 
 
 def make_eval_step(
-    objective: Objective, *, seed: int | jax.Array, micro_batches: int = 1
+    objective: Objective, *, seed: int | jax.Array, micro_batches: int
 ) -> Callable[[Any, Batch, jax.Array, MetricSums], MetricSums]:
     """Return the function that adds the metrics of a batch, without dropout, to a sum.
 

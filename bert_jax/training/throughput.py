@@ -111,7 +111,7 @@ class ThroughputMeter:
         processes = np.unique(self._process_of_device)
         if len(processes) == 1:
             return {}
-        per_step = self._host_seconds / max(self._steps, 1)
+        per_step = self._host_seconds / self._steps
         means = [per_step[self._process_of_device == p].mean() for p in processes]
         return {
             "host_seconds_mean": float(np.mean(means)),

@@ -21,6 +21,7 @@ from bert_jax.training import metrics_file, processes, restore
 T = TypeVar("T")
 
 _HAD_CHECKPOINT = "had_checkpoint"
+_LOCK = "lock"
 _CACHE = "loop.compilation_cache"
 # Fields with paths, which may differ by host. Fingerprints compare their contents.
 _PATHS = {
@@ -60,7 +61,7 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
                     storage.make_folder(folder)
                 other = f"another process uses {folder}"
                 busy = f"{other}; wait for it, or give another --workdir"
-                held.enter_context(storage.locked(folder / "lock", busy))
+                held.enter_context(storage.locked(folder / _LOCK, busy))
                 _check_same_run(folder, config)
                 text = json.dumps(config_lib.to_dict(config), indent=2) + "\n"
                 with storage.writing(folder):
@@ -101,7 +102,7 @@ def _values(config: Any) -> dict[str, Any]:
 
 def _check_that_all_see(folder: storage.Path) -> None:
     """Check that all processes see the same folder. Otherwise, the first save fails."""
-    lock = folder / "lock"
+    lock = folder / _LOCK
     written = processes.call_on_main(lambda: lock.read_text(encoding="utf-8"))
     with processes.raise_in_all():
         if not lock.exists() or lock.read_text(encoding="utf-8") != written:
@@ -134,7 +135,7 @@ def read_config(folder: storage.Path, cls: type[T]) -> T | None:
 
 def first_start(folder: storage.Path) -> float:
     """Return the time when the folder was claimed first, in seconds since 1970."""
-    return float((folder / "lock").read_text(encoding="utf-8"))
+    return float((folder / _LOCK).read_text(encoding="utf-8"))
 
 
 def note_checkpoint(folder: storage.Path) -> None:
@@ -151,7 +152,7 @@ def had_checkpoint(folder: storage.Path) -> bool:
 
 def _write_first_start(folder: storage.Path) -> None:
     """Write the current time into the lock file, unless it has a time."""
-    lock = folder / "lock"
+    lock = folder / _LOCK
     with contextlib.suppress(FileNotFoundError, ValueError):
         first_start(folder)
         return
