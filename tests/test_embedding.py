@@ -20,7 +20,8 @@ from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import embedding as objectives_embedding
 from bert_jax.objectives import metric_sums
 from bert_jax.tasks import embedding
-from bert_jax.training import sharding
+from bert_jax.training import optimizer, programs, sharding
+from bert_jax.training.run_description import Phase, Run
 
 OBJECTIVE = objectives_embedding.Embedding(TINY, 3, "mean", 0.1)
 
@@ -116,6 +117,40 @@ def test_texts_on_other_devices_are_negatives():
         got = loss_and_gradient(OBJECTIVE, params, on_devices)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_shared_layers_compare_texts_on_other_devices():
+    """Replicas sum gradients of shared layers themselves, but not here."""
+    encoder = dataclasses.replace(
+        TINY, num_layer_groups=1, dropout_rate=0.0, attention_dropout_rate=0.0
+    )
+    objective = dataclasses.replace(OBJECTIVE, encoder=encoder)
+    batch = batch_of(objective, rows=8) | {"texts": jnp.arange(24).reshape(8, 3)}
+    length = batch["input_ids"].shape[-1]
+    asked = config.FinetuneConfig(task=config.EmbeddingConfig(), batch_size=8)
+    schedule = optimizer.make_schedule(asked.optimizer, 10)
+    phase = Phase("fine-tuning", objective, 10, (length,), 8, 1, open_data=None)
+    losses = []
+    for count in (1, 4):
+        mesh = sharding.make_mesh(config.MeshConfig(), jax.devices()[:count])
+        run = Run(
+            optimizer=optimizer.make_optimizer(asked.optimizer, schedule),
+            schedule=schedule,
+            phases=(phase,),
+            config=asked,
+            mesh=mesh,
+            encoders={"encoder": encoder},
+        )
+        state = sharding.initialise(run.init, run.state_shapes, jax.random.key(0))
+        lowered = programs.lower_train_step(
+            run, phase, state, run.batch_shapes(phase, length)
+        )
+        on_devices = sharding.to_devices(mesh, jax.device_get(batch), 8)
+        signals = programs.HostSignals(0.0, 0.0).to_devices(mesh)
+        seed = programs.seed_array(run)
+        _, report = lowered.compile()(state, on_devices, signals, seed, {})
+        losses.append([report.loss, report.grad_norm])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
 
 @pytest.mark.parametrize(

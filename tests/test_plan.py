@@ -372,6 +372,15 @@ def test_data_parallelism_sums_all_gradients_once():
 
 
 @needs_compiler
+def test_gradients_of_shared_layers_are_summed_once():
+    got = planned(num_layers=4, num_layer_groups=1, vocab_size=512)
+    assert bytes_of(got, "all-reduce") == pytest.approx(4 * got.parameters, rel=0.05)
+    # In several slices, the compiler splits each of its sums over the chips of a slice.
+    got = planned(slices=2, num_layers=4, num_layer_groups=1, vocab_size=512)
+    assert bytes_of(got, "reduce-scatter") > 4 * got.parameters
+
+
+@needs_compiler
 def test_micro_batches_sum_gradients_once_in_the_chosen_dtype():
     got = planned(mesh={"gradient_sum": "bfloat16"}, phase={"micro_batches": 2})
     assert bytes_of(got, "all-reduce") == pytest.approx(2 * got.parameters, rel=0.01)

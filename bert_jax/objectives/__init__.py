@@ -27,6 +27,8 @@ class Objective(Protocol):
     # Name, for messages, of a second reader of the logits of these tokens, which must
     # then be stored; "": none.
     logits_reader: str
+    # Whether the losses of a row do not depend on the other rows of its batch.
+    rows_are_independent: bool
 
     @property
     def loss_weights(self) -> Mapping[str, float]:

@@ -32,6 +32,7 @@ class Embedding(labelled.MultiTextObjective):
     temperature: float
 
     loss_name = "contrastive_loss"
+    rows_are_independent = False
     label_types: ClassVar = {}
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:

@@ -27,6 +27,7 @@ class PretrainingObjective:
 
     prediction_encoder: ClassVar[str] = "encoder"
     logits_reader: ClassVar[str] = ""
+    rows_are_independent: ClassVar[bool] = True
     # Arrays of a batch that the model takes after `Inputs`, all int32 [B, ...].
     model_arguments: ClassVar[tuple[str, ...]] = ("mlm_positions",)
 

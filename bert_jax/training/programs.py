@@ -57,8 +57,9 @@ def lower_train_step(
     share a compiled program. State and batch are arrays, or shapes with shardings.
     """
     sum_over_replicas, dtype = None, run.config.mesh.gradient_sum
-    # The compiler would all-reduce in float32, for each micro-batch.
-    if phase.micro_batches > 1 or dtype != "float32":
+    # The compiler would all-reduce in float32, for each micro-batch and each use of a
+    # shared layer.
+    if phase.micro_batches > 1 or dtype != "float32" or _sums_shared_layers(run, phase):
         sum_over_replicas = functools.partial(
             sharding.sum_over_replicas, mesh=run.mesh, dtype=dtype
         )
@@ -88,6 +89,17 @@ def lower_train_step(
     others = *_signals_and_seed(run), run.constant_shapes()
     with sharding.use(run.mesh):
         return jitted.lower(state, batch, *others)
+
+
+def _sums_shared_layers(run: Run, phase: Phase) -> bool:
+    """Return whether a replica sums the gradients of a shared layer itself."""
+    trained = [each for name, each in run.encoders.items() if name != "teacher"]
+    return (
+        any(encoder.num_layer_groups for encoder in trained)
+        and phase.objective.rows_are_independent
+        # Between large slices, the compiler's own all-reduces send less.
+        and sharding.num_slices(run.mesh.devices.flat) == 1
+    )
 
 
 def seed_array(run: Run) -> jax.Array:

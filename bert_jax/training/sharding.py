@@ -185,9 +185,9 @@ def sum_over_replicas(
 ) -> Callable[..., Any]:
     """Differentiate on each replica of the model, and all-reduce gradients in a dtype.
 
-    Left to itself, the compiler all-reduces in float32 for each micro-batch
-    (docs/sharding.md). Here gradients are all-reduced once per step. The compiler still
-    shards within a replica, over `fsdp` and `tensor`.
+    Left to itself, the compiler all-reduces in float32 for each micro-batch and each
+    use of a shared layer (docs/sharding.md). Here gradients are all-reduced once per
+    step. The compiler still shards within a replica, over `fsdp` and `tensor`.
 
     `differentiate` is a function of parameters, a batch, other arrays with the rows of
     the batch, and values shared by all rows. It returns sums over rows, and gradients.
