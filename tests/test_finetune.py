@@ -292,6 +292,11 @@ def test_best_checkpoint_is_kept(name, best_of, pretrained, task, tmp_path, caps
     assert restore.find(tmp_path) == tmp_path / "best" / str(best["step"])
     assert finetuning.finetune(config, str(tmp_path)) == results
     assert f"best {name} so far: {best[name]:.4g}" in capsys.readouterr().err
+    records = tmp_path / metrics_file.FILE
+    records.rename(tmp_path / "away")
+    with pytest.raises(UserError, match="with it the scores of the checkpoint in"):
+        finetuning.finetune(config, str(tmp_path))
+    (tmp_path / "away").rename(records)
     shutil.rmtree(tmp_path / "best")
     with pytest.raises(UserError, match="best is missing; restore it or give another"):
         finetuning.finetune(config, str(tmp_path))

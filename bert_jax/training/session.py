@@ -20,8 +20,10 @@ from bert_jax.training import (
     goodput,
     interrupts,
     loop,
+    metrics_file,
     processes,
     reporting,
+    restore,
     saving,
     sharding,
     watchdog,
@@ -131,6 +133,13 @@ def train(
             key = jax.random.key(run.config.seed)
             state = sharding.initialise(run.init, shapes, key)
             state = load_initial(state) if load_initial else state
+        elif processes.call_on_main(lambda: _lacks_records(saver.folder)):
+            raise UserError(
+                f"{saver.folder / metrics_file.FILE} is missing, and with it the "
+                f"scores of the checkpoint in {saver.folder / 'best'}; restore it, or "
+                "give another --workdir",
+                in_all_processes=True,
+            )
         constants = run.read_constants(run.constant_shapes())
         step = int(state.step)
         if 0 < run.config.loop.profile_step <= step:
@@ -157,6 +166,12 @@ def train(
         saver.checkpoints.close()
         stop_requests.exit_on_request()
         return state
+
+
+def _lacks_records(folder: storage.Path) -> bool:
+    """Return whether there is a best checkpoint, and no records that rank it."""
+    best = restore.list_checkpoints(restore.absolute(folder / "best"))
+    return bool(best) and not (folder / metrics_file.FILE).exists()
 
 
 def _resume_ledger(saver: saving.Saver, step: int) -> None:
