@@ -233,7 +233,7 @@ def test_a_query_without_keys_has_no_output_and_no_gradient(
     assert 0 < sees_nothing[0].sum() < sees_nothing[0].size
     *projections, _, _, _, g = case.arrays()
     context, pullback = jax.vjp(
-        lambda *x: attend(case.encoder, x, NO_BIASES, pattern, None, None), *projections
+        lambda *x: attend(case.encoder, x, NO_BIASES, pattern, None), *projections
     )
     d_query, d_key, d_value = pullback(g)
     assert np.abs(context[sees_nothing]).max() == 0

@@ -307,6 +307,9 @@ def test_an_exported_folder_has_the_pooling(trained, tmp_path):
     assert 'SentenceTransformer("FOLDER").encode(' in card
     with pytest.raises(UserError, match="use a workdir of run.finetune_embedder"):
         prediction.load(str(tmp_path / "out")).embed(texts)
+    again = convert.convert(str(tmp_path / "out"), str(tmp_path / "again"), "native")
+    names = ["1_Pooling", "2_Normalize"]
+    assert again.ignored == [f"{n} (a module of sentence_transformers)" for n in names]
 
 
 def test_sentence_transformers_has_the_same_vectors(trained, tmp_path):

@@ -141,9 +141,8 @@ def test_a_config_may_name_one_class_or_none(folder):
     edit(source / "config.json", architectures="BertForSequenceClassification")
     assert checkpoints.read_metadata(source) == expected
     edit(source / "config.json", architectures=None)
-    assert checkpoints.open_published(source).metadata.config == {
-        "kind": "bare encoder"
-    }
+    with pytest.raises(UserError, match="or name the class of its head"):
+        prediction.load(str(source)).classify(["text"])
 
 
 def test_kinds_of_positions_are_a_list_or_a_text_of_any_case(folder):
@@ -490,7 +489,11 @@ def test_pipelines_may_pad_or_add_no_special_tokens(folder):
 def test_other_folders_are_read_as_native_checkpoints(tmp_path):
     assert checkpoints.open_published(tmp_path) is None
     assert checkpoints.open_published(tmp_path / "nothing") is None
-    refused(tmp_path, "holds no complete checkpoint")
+    refused(tmp_path, "holds no complete checkpoint$")
+    inner = tmp_path / "snapshots/123"
+    inner.mkdir(parents=True)
+    (inner / "config.json").write_text("{}")
+    refused(tmp_path, f"give a folder below it, such as {inner}")
     (tmp_path / "config.json").write_text("{}")
     refused(tmp_path, "holds no complete checkpoint")
     (tmp_path / "config.json").write_text("no JSON")

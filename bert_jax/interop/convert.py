@@ -48,7 +48,9 @@ class Converted:
     written: list[str]  # names of the arrays in the output
     # Heads of the class that the checkpoint lacks, and single parameters of heads.
     missing: list[str]
-    ignored: list[str]  # names of the checkpoint's arrays that are not in the output
+    ignored: list[
+        str
+    ]  # arrays and modules of the checkpoint that are not in the output
 
 
 def convert(source: str, folder: str, to: str = "") -> Converted:

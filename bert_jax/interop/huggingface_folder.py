@@ -12,6 +12,7 @@ from bert_jax.interop import (
     json_files,
     published,
     safetensors,
+    sentence_transformers,
     special_token_layout,
     tokenizer_files,
 )
@@ -82,7 +83,7 @@ def read(folder: pathlib.Path) -> published.Published:
             cls_is_last=config.family.cls_is_last,
             has_segments=has_segments,
         )
-    return published.assemble(
+    made = published.assemble(
         str(folder),
         files,
         config,
@@ -90,6 +91,8 @@ def read(folder: pathlib.Path) -> published.Published:
         arrays,
         tokens_are_lines=tokenizer_files.has_tokens_in_lines(folder),
     )
+    modules = sentence_transformers.modules_after_encoder(folder)
+    return dataclasses.replace(made, ignored=(*made.ignored, *modules))
 
 
 def _first_row(array: LazyArray) -> LazyArray:

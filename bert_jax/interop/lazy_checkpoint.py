@@ -27,7 +27,7 @@ class LazyCheckpoint:
     metadata: metadata_lib.Metadata  # in the form of native checkpoints
     # By path. Each is read from disk at every access: memory need not hold all of them.
     params: dict[str, LazyArray]
-    ignored: tuple[str, ...] = ()  # names of its arrays that are no parameters
+    ignored: tuple[str, ...] = ()  # its arrays and modules that are no parameters
     spec: huggingface.ModelSpec | None = None  # if it is a published checkpoint
     missing: tuple[str, ...] = ()  # paths of parameters of its heads that it lacks
 

@@ -41,7 +41,7 @@ class Published:
     spec: huggingface.ModelSpec
     metadata: metadata_lib.Metadata  # in the form of native checkpoints
     arrays: dict[str, LazyArray]  # by Hugging Face's names
-    ignored: tuple[str, ...]  # arrays that are not parameters, with the reason
+    ignored: tuple[str, ...]  # arrays and modules that are no parameters, and why
     shapes: dict[str, jax.ShapeDtypeStruct]  # of the parameters, by path
     missing: tuple[str, ...]  # paths of the parameters of heads that have no array
 

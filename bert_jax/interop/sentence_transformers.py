@@ -1,12 +1,24 @@
-"""Files that let `sentence_transformers` load an exported encoder as an embedder."""
+"""Files with which `sentence_transformers` loads an encoder as an embedder."""
 
+import json
 import pathlib
 from typing import Any
 
 from bert_jax.interop import json_files
 
 # Modules of the library, in the order in which it applies them, and their folders.
+_MODULES_FILE = "modules.json"
 _MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+
+
+def modules_after_encoder(folder: pathlib.Path) -> list[str]:
+    """Return the modules of an embedder's folder that bert_jax does not read."""
+    try:
+        modules = json.loads((folder / _MODULES_FILE).read_text(encoding="utf-8"))
+        paths = [module["path"] for module in modules if module["path"]]
+    except (OSError, ValueError, TypeError, KeyError):  # nothing depends on the file
+        paths = []
+    return [f"{path} (a module of sentence_transformers)" for path in paths]
 
 
 def write(
@@ -22,7 +34,7 @@ def write(
     modes = "cls_token", "mean_tokens", "lasttoken"
     pooling = {f"pooling_mode_{each}": each == mode for each in modes}
     files = {
-        "modules.json": [
+        _MODULES_FILE: [
             {
                 "idx": i,
                 "name": str(i),

@@ -75,9 +75,12 @@ class TrainedModel:
         config = self.saved_config("task", config_class)
         if config is None:
             kind = config_class.kind
+            # Several classes share the names of a head.
+            hint = ", or name the class of its head in config.json (architectures)"
+            is_bare = self.metadata.config.get("kind") == "bare encoder"
             raise UserError(
                 f"{self.source} is not a checkpoint of {kind}: {self.description()}; "
-                f"use a workdir of {config_lib.FINETUNE_COMMANDS[kind]}"
+                f"use a workdir of {config_lib.FINETUNE_COMMANDS[kind]}{hint * is_bare}"
             )
         return config, self.metadata.task
 

@@ -88,7 +88,10 @@ def find(path: str | os.PathLike) -> epath.Path:
             )
     if runs := sorted(path.glob("seed-*")):
         raise UserError(f"{path} has a run for each seed; give one, such as {runs[0]}")
-    raise UserError(f"{path} holds no complete checkpoint")
+    # Such as the output of a Trainer, or the cache of a hub.
+    below = sorted([*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")])
+    hint = f"; give a folder below it, such as {below[0].parent}" if below else ""
+    raise UserError(f"{path} holds no complete checkpoint{hint}")
 
 
 def list_checkpoints(folder: epath.Path) -> list[epath.Path]:
