@@ -569,6 +569,16 @@ def test_sentences_end_behind_the_mark_of_a_list_item(mark):
     assert splits.split_sentences("en", "Plain. Text.") == ["Plain. ", "Text."]
 
 
+@pytest.mark.parametrize("blank", ["\n\n", "\r\n\r\n", "\n \n\n"])
+def test_sentences_of_long_texts_with_blank_lines(blank):
+    """`sentencex` leaves out some of the blank lines."""
+    sentences = [f"Sentence {i} \u00e9." for i in range(50)]
+    text = blank.join([" ".join(sentences)] * 30)
+    segments = splits.split_sentences("en", text)
+    assert "".join(segments) == text
+    assert [s.strip() for s in segments if s.strip()] == sentences * 30
+
+
 @pytest.mark.parametrize("space", ["\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}"])
 def test_wide_spaces_are_kept(space):
     """`sentencex` panics at such a space between an initial and a period."""

@@ -127,9 +127,15 @@ def split_sentences(language: str, text: str) -> list[str]:
     begins = [(0, 0), *marks]
     ends = [begin for begin, _ in marks] + [len(text)]
     for (begin, after), end in zip(begins, ends, strict=True):
-        sentences = sentencex.segment(language, spaced[after:end]) or [""]
-        first, *others = map(len, sentences)
-        cuts = [begin, *itertools.accumulate([after + first, *others])]
+        cuts, place = [begin], after
+        for i, sentence in enumerate(sentencex.segment(language, spaced[after:end])):
+            # In long texts, `segment` leaves out some of the blank lines between
+            # paragraphs. They belong to the sentence before.
+            place = spaced.index(sentence, place)
+            if i:
+                cuts.append(place)
+            place += len(sentence)
+        cuts.append(end)
         segments += [text[start:stop] for start, stop in itertools.pairwise(cuts)]
     return segments
 
