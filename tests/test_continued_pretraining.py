@@ -236,6 +236,10 @@ def test_a_run_keeps_its_source_once_it_has_a_checkpoint(corpus, pretrained, tmp
     workdir.note_checkpoint(tmp_path / "run")
     path, fingerprint = checkpoints.initial_checkpoint(*asked)
     assert (str(path), fingerprint) == gone
+    # Another host has its own path of the source, which is gone there, too.
+    elsewhere = str(tmp_path / "elsewhere"), *asked[1:]
+    path, fingerprint = checkpoints.initial_checkpoint(*elsewhere)
+    assert (str(path), fingerprint) == gone
     # Without a checkpoint, the run reads its source again, which may have changed.
     source = checkpoints.find(pretrained)
     with workdir.claim(

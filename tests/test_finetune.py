@@ -238,7 +238,7 @@ def test_processes_must_predict_the_same(monkeypatch):
     monkeypatch.setattr(finetuning.processes, "call_on_main", call_on_main)
     check(5, 7)
     check(5, 7)
-    with pytest.raises(UserError, match="process 0 has other test examples than"):
+    with pytest.raises(UserError, match="process 0 has other examples to predict"):
         check(5, 8)
 
 

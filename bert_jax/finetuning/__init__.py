@@ -215,8 +215,8 @@ def _check_same_held_out_rows(task: tasks.Task) -> None:
     with processes.raise_in_all():
         if own != main:
             raise UserError(
-                f"process {jax.process_index()} has other test examples than process "
-                "0; give all processes the same files"
+                f"process {jax.process_index()} has other examples to predict for than "
+                "process 0; give all processes the same files"
             )
 
 

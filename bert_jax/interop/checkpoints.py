@@ -162,7 +162,10 @@ def initial_checkpoint(
     if started and workdir.has_run(local):
         source = restore.absolute(started)
         is_inside = path == source or path in source.parents
-        if is_inside and workdir.had_checkpoint(local):
+        # The saved path is that of process 0. Another host may have its own.
+        if workdir.had_checkpoint(local) and (is_inside or not exists(path)):
+            if not is_inside:
+                processes.say(f"{given} is missing; this run began with {source}")
             return source, fingerprint
         if is_inside and exists(source):
             return source, ""  # it may have been trained again meanwhile
