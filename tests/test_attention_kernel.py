@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import re
 import types
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -117,19 +118,10 @@ plain = kernels_lib._plain
 by_kernel = kernels_lib._tpu
 
 
-def by_pieces(*arguments):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decisions, "MAX_LENGTH", 128)
-        return kernels_lib._tpu_pieces(*arguments)
-
-
-def by_kernel_of_long_rows(*arguments):
-    """Apply the kernel to rows in pieces of 128 positions."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decisions, "MAX_LENGTH", 128)
-        return by_kernel(*arguments)
-
-
+# Attention of rows that are cut into pieces of 128 positions.
+_shortened = mock.patch.object(decisions, "MAX_LENGTH", 128)
+by_pieces = _shortened(kernels_lib._tpu_pieces)
+by_kernel_of_long_rows = _shortened(by_kernel)
 by_cudnn = functools.partial(kernels_lib._cudnn, implementation="xla")
 
 
@@ -314,8 +306,7 @@ def tpu_decision(
         **more,
     )
     case = Case(heads, head_size, length=length, rows=batch)
-    query, key, value, *_ = case.arrays()
-    arrays = query, key, value
+    arrays = case.arrays()[:3]
     devices = jax.devices()[: tensor * data]
     mesh = sharding.make_mesh(config.MeshConfig(data=data, tensor=tensor), devices)
 
