@@ -142,33 +142,6 @@ def test_the_loss_with_weights_and_smoothing_is_the_formula(has_probabilities):
 # ---- rows
 
 
-def test_rows_of_one_and_of_two_texts(wordpiece):
-    pairs = [
-        ("the value", ""),
-        ("the value of the name", "an object"),
-        ("the value " * 9, "an object"),
-    ]
-    rows, truncated = token_rows.to_rows(pairs, wordpiece, 12)
-    encode, cls, sep = wordpiece.encode, wordpiece.cls_id, wordpiece.sep_id
-    a = [cls, *encode("the value"), sep]
-    assert rows["input_ids"][0].tolist() == a + [0] * (12 - len(a))
-    assert rows["attention_mask"][0].sum() == len(a)
-    b = [cls, *encode("the value of the name"), sep, *encode("an object"), sep]
-    assert rows["input_ids"][1].tolist() == b + [0] * (12 - len(b))
-    first = len(encode("the value of the name")) + 2
-    assert rows["segment_ids"][1].tolist() == (
-        [0] * first + [1] * (len(b) - first) + [0] * (12 - len(b))
-    )
-    # The longer text is cut at its end.
-    second = encode("an object")
-    kept = encode("the value " * 9)[: 9 - len(second)]
-    assert rows["input_ids"][2].tolist() == [cls, *kept, sep, *second, sep]
-    assert truncated.tolist() == [False, False, True]
-    exact = len(b)
-    assert token_rows.to_rows(pairs, wordpiece, exact)[1].sum() == 1
-    assert token_rows.to_rows(pairs, wordpiece, exact - 1)[1].sum() == 2
-
-
 def test_truncation_is_that_of_a_loop():
     sizes = itertools.product(range(12), range(12), (5, 8, 9))
     for a_length, b_length, limit in sizes:

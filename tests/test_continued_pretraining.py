@@ -56,6 +56,13 @@ def metadata(pretrained):
     return checkpoints.read_metadata(checkpoints.find(pretrained))
 
 
+def adopt(asked, metadata, overrides=(), **changes):
+    """Return the config of a run with the encoder of a checkpoint."""
+    changed = dataclasses.replace(metadata, **changes)
+    source = warm_start.PretrainedCheckpoint("SOURCE", changed)
+    return warm_start.adopt_encoder(asked, source, overrides)
+
+
 def adopted(metadata, overrides=(), **fields):
     """Return the encoder of a run whose config has these fields."""
     asked = config.EncoderConfig(**fields)
@@ -125,12 +132,7 @@ def test_rotary_bases_may_change(corpus, metadata):
         (dataclasses.replace(metadata.encoder, positions="rotary", **local), None),
         (metadata.encoder, "encoder.rotary_base=160000.0 .*positions=absolute"),
     ):
-        source = dataclasses.replace(metadata, encoder=encoder)
-        got = warm_start.adopt_encoder(
-            asked,
-            warm_start.PretrainedCheckpoint("SOURCE", source),
-            [f"encoder.{b}" for b in bases],
-        )
+        got = adopt(asked, metadata, [f"encoder.{b}" for b in bases], encoder=encoder)
         if message:
             with pytest.raises(UserError, match=message):
                 got.check_phases_fit()
@@ -147,17 +149,14 @@ def test_an_encoder_learns_left_to_right_first(corpus, metadata):
     masked = config.MaskedLmConfig(segments="doc_sentences")
     for first, then in ((in_order, masked), (masked, in_order)):
         encoder = dataclasses.replace(own.encoder, causal=first.causal)
-        saved_by = dataclasses.replace(own, encoder=encoder)
-        asked = make_config(corpus, "SOURCE")
-        asked = dataclasses.replace(asked, objective=then)
+        asked = dataclasses.replace(make_config(corpus, "SOURCE"), objective=then)
         config.check(asked)
-        source = warm_start.PretrainedCheckpoint("SOURCE", saved_by)
-        got = warm_start.adopt_encoder(asked, source, ())
+        got = adopt(asked, own, encoder=encoder)
         assert got.encoder == dataclasses.replace(encoder, causal=then.causal)
     given = dataclasses.replace(asked.encoder, causal=False)
     asked = dataclasses.replace(asked, encoder=given)
     with pytest.raises(UserError, match="encoder.causal=False does not go with"):
-        warm_start.adopt_encoder(asked, source, ["encoder.causal"])
+        adopt(asked, own, ["encoder.causal"], encoder=encoder)
 
 
 def test_a_generator_is_checked_when_the_encoder_is_known(corpus, metadata):
@@ -173,13 +172,11 @@ def test_a_generator_is_checked_when_the_encoder_is_known(corpus, metadata):
     config.check(asked)
     for heads, message in ((8, None), (2, "SOURCE does not fit this config: .*size=4")):
         encoder = dataclasses.replace(own.encoder, num_heads=heads)
-        saved_by = dataclasses.replace(own, encoder=encoder)
-        source = warm_start.PretrainedCheckpoint("SOURCE", saved_by)
         if message:
             with pytest.raises(UserError, match=message):
-                warm_start.adopt_encoder(asked, source, ())
+                adopt(asked, own, encoder=encoder)
         else:
-            got = warm_start.adopt_encoder(asked, source, ())
+            got = adopt(asked, own, encoder=encoder)
             assert got.encoders["generator"].hidden_size == 4
 
 
@@ -192,12 +189,10 @@ def test_encoders_without_segments_are_continued(name, corpus, metadata):
     cfg = recipes.load("continued")
     cfg.data.corpus = str(corpus.folder)
     asked = config.from_dict(config.PretrainConfig, cfg)
-    source = warm_start.PretrainedCheckpoint("SOURCE", own)
-    got = warm_start.adopt_encoder(asked, source, ())
-    assert got.encoder.type_vocab_size == 0
+    assert adopt(asked, own).encoder.type_vocab_size == 0
     pairs = dataclasses.replace(asked, objective=config.MaskedLmConfig())
     with pytest.raises(UserError, match="SOURCE does not fit this config: .*segments="):
-        warm_start.adopt_encoder(pairs, source, ())
+        adopt(pairs, own)
 
 
 def test_a_padded_vocabulary_is_named_by_its_tokens(metadata):
@@ -440,10 +435,8 @@ def test_a_generator_keeps_its_size_and_embeddings(corpus, metadata):
 
     def begin_with(trained, then):
         saved_by = config.to_dict(config.PretrainConfig(objective=trained))
-        known = dataclasses.replace(metadata, config=saved_by)
-        source = warm_start.PretrainedCheckpoint("SOURCE", known)
         asked = dataclasses.replace(make_config(corpus, "SOURCE"), objective=then)
-        warm_start.adopt_encoder(asked, source, ())
+        adopt(asked, metadata, config=saved_by)
 
     begin_with(tied, disentangled)
     begin_with(disentangled, disentangled)

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import types
+from unittest import mock
 
 import commands
 import jax
@@ -381,10 +382,9 @@ def test_an_outage_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
     folder = tmp_path / "checkpoints"
     shutil.copytree(original, folder)
     checkpoints = open_checkpoints(folder)
-
-    def slow(*arguments):
-        raise ValueError("load failed") from TimeoutError("Timeout at barrier")
-
+    failed = ValueError("load failed")
+    failed.__cause__ = TimeoutError("Timeout at barrier")
+    slow = mock.Mock(side_effect=failed)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints._checkpointer, "load_checkpointables", slow)
         with pytest.raises(Unavailable, match="/2 cannot be read now: Tim"):
@@ -413,10 +413,7 @@ def test_a_checkpoint_that_this_process_cannot_read_is_not_damaged(
 ):
     folder, shapes, _, _ = two_checkpoints
     checkpoints = open_checkpoints(folder)
-
-    def fail(*arguments):
-        raise error
-
+    fail = mock.Mock(side_effect=error)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints._checkpointer, "load_checkpointables", fail)
         with pytest.raises(expected, match=message):
@@ -431,10 +428,8 @@ def test_a_store_that_refuses_a_checkpoint(tmp_path, monkeypatch):
     checkpoints = open_checkpoints(tmp_path)
     checkpoints.save(1, state, TINY, {})
     checkpoints.wait()
-
-    def refuse(*arguments, **settings):
-        raise ValueError("PERMISSION_DENIED: Error writing\n'2'")  # TensorStore
-
+    # As TensorStore.
+    refuse = mock.Mock(side_effect=ValueError("PERMISSION_DENIED: Error writing\n'2'"))
     with monkeypatch.context() as patch:
         writer = checkpoints._checkpointer
         patch.setattr(writer, "save_checkpointables_async", refuse)

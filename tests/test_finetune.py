@@ -11,6 +11,7 @@ import shutil
 import signal
 import statistics
 import types
+from unittest import mock
 
 import jax
 import numpy as np
@@ -406,10 +407,7 @@ def test_stops_and_kills_while_the_best_state_is_scored_or_saved(
     config = make_config(pretrained, task, **changes)
     expected = finetuning.finetune(config, str(tmp_path / "whole"))
     folder = tmp_path / "run"
-
-    def kill(*_):
-        raise KeyboardInterrupt
-
+    kill = mock.Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as patch:
         patch.setattr(evaluation.Evaluator, "evaluate", lambda *_: None)
         with pytest.raises(Interrupted):
@@ -452,12 +450,9 @@ def test_a_request_after_the_last_step_keeps_the_next_seed_from_training(
     class Exited(Exception):
         pass
 
-    def exit_process():
-        raise Exited
-
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.Checkpoints, "close", close_and_ask)
-        patch.setattr(interrupts, "_exit", exit_process)
+        patch.setattr(interrupts, "_exit", mock.Mock(side_effect=Exited))
         with pytest.raises(Exited):
             finetuning.finetune(config, str(tmp_path))
     assert [path.name for path in tmp_path.glob("seed-*")] == ["seed-0"]
@@ -650,18 +645,14 @@ def test_no_training_step_is_compiled_for_longer_held_out_rows(
     pretrained, task, tmp_path, monkeypatch
 ):
     """It may need more memory than the device has."""
-    compiled, lower_train_step = [], programs.lower_train_step
-
-    def lower_and_note(run, phase, state, batch):
-        compiled.append(batch["input_ids"].shape[-1])
-        return lower_train_step(run, phase, state, batch)
-
-    monkeypatch.setattr(programs, "lower_train_step", lower_and_note)
+    lower = mock.Mock(wraps=programs.lower_train_step)
+    monkeypatch.setattr(programs, "lower_train_step", lower)
     longer = tmp_path / "eval.tsv"
     longer.write_text(f"text\tlabel\n{'class ' * 40}\tabout class\n")
     made = make_config(pretrained, task | {"eval": str(longer)}, epochs=0.1)
     finetuning.finetune(made, str(tmp_path / "run"))
-    assert len(compiled) == 1 and compiled[0] < 32
+    [(_, _, _, batch), _] = lower.call_args_list[0]
+    assert lower.call_count == 1 and batch["input_ids"].shape[-1] < 32
 
 
 def test_longer_held_out_rows_do_not_change_the_order_of_training_rows():

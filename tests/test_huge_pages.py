@@ -3,6 +3,7 @@
 import glob
 import os
 import sys
+from unittest import mock
 
 import pytest
 from commands import ROOT, assert_refused, call
@@ -54,10 +55,7 @@ def test_accelerators_prevent_the_restart(device, monkeypatch):
 def test_programs_that_train_restart_first(name, recipe, monkeypatch, tmp_path):
     flags = [f"--workdir={tmp_path / 'run'}"]
     flags += [f"--config={ROOT}/configs/{recipe}"] if recipe else []
-
-    def restart():
-        raise UserError("restarted")
-
+    restart = mock.Mock(side_effect=UserError("restarted"))
     monkeypatch.setattr(huge_pages, "restart", restart)
     assert_refused(call(name, *flags), "restarted")
     assert not (tmp_path / "run").exists()

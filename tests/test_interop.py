@@ -1,7 +1,6 @@
 """Published checkpoints agree with transformers: outputs, losses, tokens, loading."""
 
 import dataclasses
-import io
 import json
 import re
 import shutil
@@ -138,18 +137,10 @@ def test_sentencepiece_models_with_spaces_after_words_are_refused(documents):
 
 def test_sentencepiece_models_spell_unknown_characters_in_bytes(documents):
     """If the model was trained with `byte_fallback`."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(documents[:20]),
-        model_writer=model,
-        vocab_size=600,
-        byte_fallback=True,
-        pad_id=3,
-        control_symbols=["<mask>"],
-        minloglevel=2,
-    )
-    reference = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    pipeline = sentencepiece_model.pipeline(model.getvalue(), False, False)
+    settings = {"vocab_size": 600, "byte_fallback": True, "pad_id": 3}
+    model = published._pieces(iter(documents[:20]), "<mask>", **settings)
+    reference = sentencepiece.SentencePieceProcessor(model_proto=model)
+    pipeline = sentencepiece_model.pipeline(model, False, False)
     tokenizer = tokenizer_lib.make(pipeline)
     spelt = "the <0xE5> is <0x41>"  # these bytes are text
     for text in ("the \u5317 value", "\U0001f600x the", spelt, *documents[:3]):

@@ -2,6 +2,7 @@
 
 import errno
 import uuid
+from unittest import mock
 
 import numpy as np
 import published
@@ -40,30 +41,20 @@ def upload(folder, url):
     Gcs().put(f"{folder}/", f"{url}/", recursive=True)
 
 
-@pytest.fixture
-def fetched(monkeypatch):
-    """Return a list that gets the names of the files copied from the store."""
-    names, get_file = [], Gcs.get_file
-
-    def record(self, path, *arguments, **settings):
-        names.append(path.rpartition("/")[2])
-        return get_file(self, path, *arguments, **settings)
-
-    monkeypatch.setattr(Gcs, "get_file", record)
-    return names
-
-
-def test_a_folder_in_a_store_reads_like_a_local_one(url, fetched, tmp_path):
+def test_a_folder_in_a_store_reads_like_a_local_one(url, tmp_path):
     """Files in formats that are not read are not copied."""
     folder = published.write("classification", tmp_path / "published")
     upload(folder, url)
     shard = "flax_model-00001-of-00002.msgpack"
     for name in ("tf_model.h5", "flax_model.msgpack", shard):
         Gcs().pipe_file(f"{url}/{name}", b"x")
-    here, there = checkpoints.find(folder), checkpoints.find(url)
+    fetch = mock.patch.object(Gcs, "get_file", autospec=True, side_effect=Gcs.get_file)
+    with fetch as get_file:
+        here, there = checkpoints.find(folder), checkpoints.find(url)
     assert str(there) == url
     assert checkpoints.exists(there)
-    assert set(fetched) == {path.name for path in folder.iterdir()}
+    fetched = {path.rpartition("/")[2] for (_, path, *_), _ in get_file.call_args_list}
+    assert fetched == {path.name for path in folder.iterdir()}
     assert checkpoints.read_metadata(there) == checkpoints.read_metadata(here)
     assert checkpoints.fingerprint(there) == checkpoints.fingerprint(here)
     texts = ["aa ab", "ac ad ae af"]
@@ -142,11 +133,7 @@ def test_failures_of_a_store_and_of_the_disk_are_told_apart(
     request_name, raised, kind, message, url, tmp_path, monkeypatch
 ):
     upload(published.write("classification", tmp_path / "published"), url)
-
-    def fail(*arguments, **settings):
-        raise raised
-
-    monkeypatch.setattr(Gcs, request_name, fail)
+    monkeypatch.setattr(Gcs, request_name, mock.Mock(side_effect=raised))
     with pytest.raises(kind, match=message) as error:
         checkpoints.open_published(url)
     assert (url in str(error.value)) == (message == UNREACHABLE)
@@ -155,11 +142,7 @@ def test_failures_of_a_store_and_of_the_disk_are_told_apart(
 def test_a_tokenizer_in_a_store_that_fails(url, tmp_path, monkeypatch):
     upload(published.write("classification", tmp_path / "published"), url)
     tokenizer_files.read(storage.path(url))
-
-    def fail(*arguments, **settings):
-        raise HttpError("later")
-
-    monkeypatch.setattr(Gcs, "cat_file", fail)
+    monkeypatch.setattr(Gcs, "cat_file", mock.Mock(side_effect=HttpError("later")))
     with pytest.raises(Unavailable, match=rf"^{url}/.* cannot be reached: later$"):
         tokenizer_files.read(storage.path(url))
 
@@ -167,15 +150,10 @@ def test_a_tokenizer_in_a_store_that_fails(url, tmp_path, monkeypatch):
 def test_exports_to_a_store_have_the_same_files(url, tmp_path, monkeypatch):
     folder = str(published.folder("masked_lm"))
     convert.convert(folder, str(tmp_path / "here"), "huggingface")
-    order = []
-    move = storage.move_into_place
-    monkeypatch.setattr(
-        storage,
-        "move_into_place",
-        lambda file, where: (order.append(where.name), move(file, where)),
-    )
+    move = mock.Mock(wraps=storage.move_into_place)
+    monkeypatch.setattr(storage, "move_into_place", move)
     convert.convert(folder, url, "huggingface")
-    assert order[-1] == "config.json"
+    assert move.call_args.args[1].name == "config.json"
     there = {name.rpartition("/")[2]: Gcs().cat_file(name) for name in Gcs().find(url)}
     assert there == content(tmp_path / "here")
     flags = f"--input={folder}", f"--output={url}", "--to=huggingface"
