@@ -340,14 +340,18 @@ def test_the_best_state_may_be_earlier_than_that_of_a_killed_start(
 
 
 def test_the_first_of_equal_scores_is_the_best(pretrained, task, tmp_path, monkeypatch):
-    """Also if the records of earlier ones are rounded to less."""
-    values = {"loss": 1.0, "accuracy": 0.82819383}
-    monkeypatch.setattr(evaluation.Evaluator, "evaluate", lambda *_: values)
-    changes = {"epochs": 1.0, "keep_best": "accuracy", "loop": {"eval_every": 3}}
+    """Also if the records of earlier ones are rounded to less. Undefined is worse."""
+    given = iter([math.nan, 0.5, 0.82819383, 0.82819383])
+    monkeypatch.setattr(
+        evaluation.Evaluator,
+        "evaluate",
+        lambda *_: {"loss": 1.0, "accuracy": next(given)},
+    )
+    changes = {"epochs": 1.0, "keep_best": "accuracy", "loop": {"eval_every": 2}}
     results = finetuning.finetune(
         make_config(pretrained, task, **changes), str(tmp_path)
     )
-    assert results["step"] == 3
+    assert results["step"] == 6
 
 
 def test_a_frozen_encoder_has_the_operations_of_its_forward_pass(pretrained, task):

@@ -45,7 +45,7 @@ AWKWARD = [
 ]
 PROGRAM = ["python", "-m", "bert_jax.run.pretrain", *AWKWARD]
 
-STAND_IN = """#!{python} -IS
+STAND_IN = f"""#!{sys.executable} -IS
 import json, os, sys
 name = os.path.basename(sys.argv[0])
 stdin = sys.stdin.read() if name == "kubectl" else ""
@@ -69,22 +69,17 @@ class Launched:
     """Runner of commands with the stand-ins first on the PATH."""
 
     def __init__(self, folder: pathlib.Path):
-        self.folder = folder
-        self.bin = folder / "bin"
+        self.folder, self.calls_file = folder, folder / "calls"
+        self.bin, self.home = folder / "bin", folder / "home"
         self.bin.mkdir()
-        self.calls_file = folder / "calls"
-        self.home = folder / "home"
         self.home.mkdir()
-        for name in (
-            *("gcloud", "kubectl", "xpk", "srun", "scontrol", "sudo"),
-            *("python", "python3", "python3.11"),
-        ):
+        names = "gcloud kubectl xpk srun scontrol sudo python python3 python3.11"
+        for name in names.split():
             self.stand_in(self.bin / name)
-        (self.bin / "sbatch").write_text(SBATCH)
-        (self.bin / "sbatch").chmod(0o755)
+        self.stand_in(self.bin / "sbatch", SBATCH)
 
-    def stand_in(self, path: pathlib.Path):
-        path.write_text(STAND_IN.format(python=sys.executable))
+    def stand_in(self, path, text=STAND_IN):
+        path.write_text(text)
         path.chmod(0o755)
 
     def environment(self, **more) -> dict[str, str]:

@@ -22,7 +22,6 @@ from bert_jax.training import (
     checkpoint,
     goodput,
     hardware,
-    loop,
     metrics_file,
     plateau,
     programs,
@@ -39,8 +38,8 @@ from bert_jax.training import (
 @pytest.fixture
 def clock(monkeypatch):
     """Return clocks that are set by hand: of the wall, and since some moment."""
-    now = types.SimpleNamespace(time=1000.0, behind=0.0)
-    monkeypatch.setattr(goodput.time, "time", lambda: now.time - now.behind)
+    now = types.SimpleNamespace(time=1000.0)
+    monkeypatch.setattr(goodput.time, "time", lambda: now.time)
     monkeypatch.setattr(goodput.time, "monotonic", lambda: now.time)
     return now
 
@@ -93,9 +92,26 @@ def small_config(corpus, steps=10, optimizer=None, **run):
     return config.from_dict(config.PretrainConfig, cfg)
 
 
-def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):
+@pytest.fixture
+def record(monkeypatch):
+    """Return a function that has calls of a method recorded, with a label of each."""
+    done = []
+
+    def record(owner, name, label=lambda *_: ""):
+        function = getattr(owner, name)
+
+        def recorded(*args, **kwargs):
+            done.append((name, label(*args)))
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, recorded)
+        return done
+
+    return record
+
+
+def test_reports_and_saves_do_not_hold_up_steps(corpus, tmp_path, monkeypatch, record):
     """A step's report is read when later steps are on their way."""
-    events = []
     lower_train_step = programs.lower_train_step
 
     def recording_lower_train_step(*arguments):
@@ -108,28 +124,41 @@ def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):
 
         return types.SimpleNamespace(compile=lambda: run_step)
 
-    def recording_write(self, step, split, values):
-        events.append((split, step))
-
     monkeypatch.setattr(programs, "lower_train_step", recording_lower_train_step)
-    monkeypatch.setattr(reporting.Reporter, "write", recording_write)
-    options = {"log_every": 1, "eval_every": 0, "checkpoint_every": 6}
+    record(goodput.Ledger, "switch", lambda _, bucket: bucket)
+    record(reporting.Reporter, "flush")
+    record(reporting.Reporter, "records")
+    record(saving.Saver, "wait")
+    record(checkpoint.Checkpoints, "save", lambda _, step, *more: step)
+    write = "write", lambda _, step, split, values: (split, step)
+    events = record(reporting.Reporter, *write)
+    options = {"log_every": 1, "eval_every": 0, "checkpoint_every": 4}
     pretraining.pretrain(small_config(corpus, **options), str(tmp_path / "run"))
-    sent = {step: i for i, (kind, step) in enumerate(events) if kind == "sent"}
-    reported = {step: i for i, (kind, step) in enumerate(events) if kind == "train"}
-    assert sorted(sent) == sorted(reported) == list(range(1, 11))
-    for step in (1, 2, 3, 4, 7, 8):
-        assert reported[step] > sent[step + 2], step
+    sent = [events.index(("sent", step)) for step in range(1, 11)]
+    reported = [events.index(("write", ("train", step))) for step in range(1, 11)]
+    assert events.count(("write", ("eval", 10))) == 1
+    for step in (1, 2, 5, 6):
+        assert reported[step - 1] > sent[step + 1], step
     # A checkpoint has all reports before it on disk.
-    assert reported[6] < sent[7]
-    assert events[-1] == ("eval", 10)
+    assert reported[3] < events.index(("save", 4))
+    # The first save is waited for: a kill before the second must not lose track of it.
+    for step, waits in ((4, True), (8, False)):
+        between = events[events.index(("save", step)) : sent[step]]
+        assert (("wait", "") in between) == waits
+    # Slow storage takes time of an evaluation or a checkpoint, and none of steps.
+    for event, bucket in (
+        (("write", ("eval", 10)), "evaluation"),
+        (("records", ""), "evaluation"),
+        (("flush", ""), "checkpoint"),
+    ):
+        before = events[: events.index(event)]
+        assert [label for name, label in before if name == "switch"][-1] == bucket
 
 
 def test_a_start_does_nothing_twice_and_compiles_before_the_first_step(
-    corpus, tmp_path, monkeypatch
+    corpus, tmp_path, record
 ):
     """A stop then waits for no compilation, in a first start and in a restart."""
-    done = []
     compiled = "/jax/core/compile/backend_compile_duration"
 
     def hear(name, seconds, fun_name="", **about):
@@ -137,16 +166,7 @@ def test_a_start_does_nothing_twice_and_compiles_before_the_first_step(
         if name == compiled and "<lambda>" not in fun_name:
             done.append(("compiled", fun_name))
 
-    def record(owner, name, label=lambda *_: ""):
-        function = getattr(owner, name)
-
-        def recorded(*args, **kwargs):
-            done.append((name, label(*args)))
-            return function(*args, **kwargs)
-
-        monkeypatch.setattr(owner, name, recorded)
-
-    record(shards, "_read_checked", lambda path, shard: path.name)
+    done = record(shards, "_read_checked", lambda path, shard: path.name)
     record(shards, "open_corpus")
     record(sharding, "initialise")
     record(checkpoint.Checkpoints, "restore")
@@ -155,9 +175,7 @@ def test_a_start_does_nothing_twice_and_compiles_before_the_first_step(
     expected = {"_read_checked", "open_corpus", "initialise", "restore", "write"}
     expected |= {"compiled"}
     # Orbax slices arrays; JAX makes keys, once without and once with a mesh.
-    small = {
-        ("compiled", f"jit({name})") for name in ("slice", "stage", "_threefry_seed")
-    }
+    small = {("compiled", f"jit({n})") for n in ("slice", "stage", "_threefry_seed")}
     jax.monitoring.register_event_duration_secs_listener(hear)
     try:
         for parts in (expected, expected - {"initialise"}):
@@ -281,97 +299,25 @@ def test_rates_are_those_of_all_steps_since_the_last_report(window, clock):
     assert window.shares() == {"data_wait_fraction": 0.5 / 6, "mfu": 15 / 6}
 
 
-def test_reports_to_slow_storage_are_no_steps(clock):
-    """They belong to the evaluation or the checkpoint that they come with."""
-
-    def wait(*_):
-        clock.time += 3.0
-        return {}
-
-    ledger = goodput.Ledger()
-    ledger.switch("step")
-    training = types.SimpleNamespace(
-        _run=types.SimpleNamespace(best_metric="loss", total_steps=9),
-        _phase=types.SimpleNamespace(name="only"),
-        _data=types.SimpleNamespace(held_out=[None]),
-        _done=1,
-        _state=None,
-        _ledger=ledger,
-        _evaluator=types.SimpleNamespace(evaluate=lambda *_: {"loss": 1.0}),
-        _reporter=types.SimpleNamespace(
-            advance=lambda *_: None, write=wait, records=wait, flush=wait
-        ),
-        _saver=types.SimpleNamespace(save=lambda *_: None, save_best=lambda *_: None),
-        _all_params=dict,
-        _is_best=wait,
-    )
-    loop.Loop._evaluate(training)
-    assert (ledger.seconds("evaluation"), ledger.seconds("step")) == (9, 0)
-    loop.Loop._save(training)
-    assert (ledger.seconds("checkpoint"), ledger.seconds("step")) == (3, 0)
-
-
-def test_the_first_save_is_waited_for(tmp_path):
-    """So that a kill before the second does not lose track of the first."""
-    calls = []
-    checkpoints = types.SimpleNamespace(
-        save=lambda *_: calls.append("save"),
-        wait=lambda: calls.append("wait"),
-        newest=lambda: 1 if "save" in calls else None,
-    )
-    saver = saving.Saver(
-        None, tmp_path, checkpoints, None, goodput.Ledger(), lambda: None
-    )
-    vars(saver)["_is_finite"] = lambda state: True
-    state = types.SimpleNamespace(params={}, opt_state={})
-    encoder = types.SimpleNamespace(encoder=config.EncoderConfig())
-    phase = types.SimpleNamespace(objective=encoder)
-    saver.save(1, state, phase)
-    assert workdir.had_checkpoint(tmp_path) and calls == ["wait", "save", "wait"]
-    calls.clear()
-    saver.save(2, state, phase)
-    assert calls == ["wait", "save"]
-
-
-def test_the_rest_of_a_phase_is_described_once(window):
-    window, _, count = window
-    none = metric_sums.zeros(["grad_norm"])
-    count(99, 9.9)
-    assert window.describe_remaining_time(599) == ""  # too few to care
-    window.begin_phase(window._phase)
-    count(1, 9.0)
-    assert window.describe_remaining_time(7000) == ""  # too few to know
-    window.close(none)
-    count(99, 9.9)
-    line = window.describe_remaining_time(6960)
-    assert line.startswith("about 12 min for the remaining 6,9")
-    window.close(none)
-    count(100, 9.9)
-    assert window.describe_remaining_time(6800) == ""
-
-
-def test_the_rest_of_a_phase_is_described_if_there_are_many_reports(window):
+@pytest.mark.parametrize(("seconds", "rest"), [(0.36, "about 12 min"), (15, "8.3 h")])
+def test_the_rest_of_a_phase_is_described_once(seconds, rest, window):
     """The first step is slow, and does not count."""
     window, _, count = window
+    count(99, 9.9)
+    assert window.describe_remaining_time(599) == ""  # too short to care
+    window.begin_phase(window._phase)
     count(1, 900.0)
-    lines = []
-    for steps_left in (1000, 995, 990):
-        lines.append(window.describe_remaining_time(steps_left))
+    for expected in ("", "", rest, ""):  # at first too few to know
+        line = window.describe_remaining_time(2000)
+        assert (expected in line) and bool(line) == bool(expected)
         window.close(metric_sums.zeros(["grad_norm"]))
-        count(5, 150.0)
-    assert lines == [
-        "",
-        "",
-        "about 8.2 h for the remaining 990 steps, without evaluations",
-    ]
+        count(5, 5 * seconds)
 
 
 def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypatch):
     """Losses and gradients may all have been finite."""
     seen = iter([True, True, False])  # the first one only compiles
-    monkeypatch.setattr(
-        programs, "make_finite_check", lambda mesh: lambda tree: next(seen)
-    )
+    monkeypatch.setattr(programs, "make_finite_check", lambda _: lambda _: next(seen))
     run_config = small_config(corpus, checkpoint_every=4)
     with pytest.raises(UserError, match=r"step 8: the parameters .* is of step 4"):
         pretraining.pretrain(run_config, str(tmp_path / "run"))
@@ -459,21 +405,6 @@ def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
     (file,) = tmp_path.glob("not_finite_step_5_process_0.json")
     rows = batches.PretrainingBatches([corpus], values, 1).row_names(1)
     assert json.loads(file.read_text())["rows"] == rows
-
-
-def test_an_evaluation_that_is_better_than_all_before_is_the_best():
-    def is_best(name, value, *earlier):
-        records = {step: {name: x} for step, x in enumerate(earlier)}
-        reporter = types.SimpleNamespace(records=lambda split: records)
-        run = types.SimpleNamespace(best_metric=name)
-        training = types.SimpleNamespace(_run=run, _reporter=reporter)
-        return loop.Loop._is_best(training, value)
-
-    assert is_best("loss", 0.5, 0.7, 0.6) and not is_best("loss", 0.7, 0.6)
-    assert is_best("pearson", 0.7, 0.6) and not is_best("pearson", 0.6, 0.6)
-    # An undefined correlation is worse than any other.
-    assert is_best("pearson", np.nan) and is_best("pearson", -0.5, np.nan)
-    assert not is_best("pearson", np.nan, -0.5)
 
 
 def notice(step, loss, earlier=()):

@@ -123,9 +123,7 @@ def test_later_pieces_of_a_word_are_masked_with_each_piece(trained):
     )
 
 
-def test_a_byte_level_word_does_not_include_the_punctuation_after_it(
-    byte_bpe, tmp_path
-):
+def test_a_byte_level_word_does_not_include_punctuation(byte_bpe, tmp_path):
     """Test that the two scores are equal where each word is a single token."""
     encoder = dataclasses.replace(TINY, vocab_size=byte_bpe.vocab_size)
     objective = dataclasses.replace(OBJECTIVES["masked"], encoder=encoder)
@@ -142,13 +140,11 @@ def test_a_byte_level_word_does_not_include_the_punctuation_after_it(
 def test_the_program_prints_and_writes_accuracies(trained, tmp_path):
     _, folder, _ = trained
     texts = sentences(12)
+    names = "sentence_good", "sentence_bad", "linguistics_term"
+    terms = [f"term {i % 2}" for i in range(6)]
     pairs = [
-        {
-            "sentence_good": good,
-            "sentence_bad": bad,
-            "linguistics_term": f"term {i % 2}",
-        }
-        for i, (good, bad) in enumerate(zip(texts[::2], texts[1::2], strict=True))
+        dict(zip(names, pair, strict=True))
+        for pair in zip(texts[::2], texts[1::2], terms, strict=True)
     ]
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
@@ -209,10 +205,7 @@ def test_one_pair_has_no_standard_error(tmp_path):
         ("{", "pairs.jsonl, line 2: not JSON"),
         ('{"sentence_good": "au"}', "pairs.jsonl, line 2 has no text 'sentence_bad'"),
         ('{"sentence_good": "au", "sentence_bad": ""}', "line 2: '' has no tokens"),
-        (
-            json.dumps({"sentence_good": "a", "sentence_bad": "b", "x": "\ud800"}),
-            r"""sentence_bad": "b", "x": "\ud800': an escape such as""",
-        ),
+        (r'{"sentence_good": "a", "x": "\ud800"}', r"\ud800': an escape such as"),
     ],
 )
 def test_mistaken_pairs_are_refused_with_their_line(trained, tmp_path, line, message):

@@ -167,9 +167,7 @@ def test_read_at_gives_the_states_of_the_full_row(changes, count):
     rng = np.random.default_rng(0)
     positions = jnp.asarray(rng.integers(0, length, (rows, count)), jnp.int32)
     keys = randomness.row_keys(3, "dropout", jnp.int32(0), jnp.arange(rows))
-    weights = jnp.asarray(
-        rng.normal(size=(rows, count, config.hidden_size)), jnp.float32
-    )
+    weights = jnp.float32(rng.normal(size=(rows, count, config.hidden_size)))
 
     def gathered(params, asked):
         encoded = make_encoder(config).apply(
@@ -214,9 +212,8 @@ def test_read_at_excludes_all_states():
         )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_logits_are_float32_and_not_rounded_to_less(dtype):
-    config = dataclasses.replace(TINY, dtype=dtype)
+def test_logits_are_float32_and_not_rounded_to_less():
+    config = dataclasses.replace(TINY, dtype="bfloat16")
     batch = random_batch(size=16)
     logits = jax.jit(heads.PretrainingModel(config).apply)(
         {"params": masked_lm_params(TINY)}, Inputs.of(batch), batch["mlm_positions"]

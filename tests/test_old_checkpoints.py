@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from bert_jax import config, prediction, pretraining
 from bert_jax.config import migrations
+from bert_jax.corpus import shards
 from bert_jax.data import segments
 from bert_jax.errors import UserError
-from bert_jax.training import metrics_file, restore
+from bert_jax.training import metrics_file
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures" / "old_checkpoints"
 TEXTS = ["the cat sees a red house.", "no dog runs, and an old tree is near the sea."]
@@ -44,6 +45,10 @@ def test_predictions_are_the_same(name, unpacked):
     folder = unpacked(name)
     expected = expected_of(folder)
     model = prediction.load(str(folder / "run"))
+    # Exports and fine-tuned checkpoints are saved in today's form.
+    saved = model.metadata.config
+    cls = config.FinetuneConfig if name == "classifier" else config.PretrainConfig
+    assert config.from_dict(cls, saved).kind == saved["kind"]
     features = [f.values[:, 0] for f in model.features(TEXTS)]
     for got, wanted in zip(features, expected["features"], strict=True):
         np.testing.assert_allclose(got, wanted, atol=1e-5)
@@ -64,6 +69,11 @@ def saved_config(folder):
     values = json.loads((folder / "run" / "config.json").read_text())
     values["data"]["corpus"] = str(folder.parent / "corpus")
     return config.from_dict(config.PretrainConfig, migrations.upgrade(values))
+
+
+def test_a_corpus_keeps_its_tokenizer(unpacked):
+    """Its manifest has a fingerprint of the legacy format."""
+    assert shards.open_corpus(unpacked("corpus")).tokenizer.legacy_fingerprint
 
 
 @pytest.mark.runs
@@ -98,17 +108,6 @@ def test_a_run_with_memory_is_not_continued(unpacked):
     with pytest.raises(UserError, match=message):
         pretraining.pretrain(saved_config(folder), str(folder / "run"))
     assert (folder / "run" / "config.json").read_bytes() == before
-
-
-def test_metadata_has_no_field_of_earlier_versions(unpacked):
-    """Exports and fine-tuned checkpoints are saved in today's form."""
-    for name, cls in (
-        ("bert", config.PretrainConfig),
-        ("xlnet_memory", config.PretrainConfig),
-        ("classifier", config.FinetuneConfig),
-    ):
-        saved = restore.read_metadata(restore.find(unpacked(name) / "run")).config
-        assert config.from_dict(cls, saved).kind == saved["kind"]
 
 
 def test_kinds_of_attention_are_kernels_on_or_off():

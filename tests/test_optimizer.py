@@ -21,6 +21,7 @@ from bert_jax.objectives import masked_lm, permutation_lm, replaced_tokens
 from bert_jax.training import muon, optimizer
 
 ADAM = config.OptimizerConfig(learning_rate=1e-2, warmup_fraction=0.2)
+CORRECTED = {"bias_correction": True, "schedule": "linear"}
 STEPS = 20
 
 
@@ -140,26 +141,18 @@ def reference_update(c, step, params, grads, m, v):
 
 # Newton-Schulz amplifies the rounding of small singular values, by up to 3.4 ** 4.
 @pytest.mark.parametrize(
-    ("name", "bias_correction", "schedule", "clip_norm", "size", "tolerance"),
+    ("name", "changes", "size", "tolerance"),
     [
-        ("adamw", False, "original", 1.0, 1.0, 1e-6),
-        ("adamw", True, "linear", 0.0, 1.0, 1e-6),
-        ("stable_adamw", True, "linear", 1.0, 1.0, 1e-6),
-        ("lamb", False, "original", 1.0, 1.0, 1e-6),
-        ("muon", True, "linear", 1.0, 1.0, 1e-4),
-        ("muon", True, "linear", 1.0, 1e-6, 1e-4),
+        ("adamw", {}, 1.0, 1e-6),
+        ("adamw", CORRECTED | {"clip_norm": 0.0}, 1.0, 1e-6),
+        ("stable_adamw", CORRECTED, 1.0, 1e-6),
+        ("lamb", {}, 1.0, 1e-6),
+        ("muon", CORRECTED, 1.0, 1e-4),
+        ("muon", CORRECTED, 1e-6, 1e-4),
     ],
 )
-def test_updates_are_those_of_the_restatement(
-    name, bias_correction, schedule, clip_norm, size, tolerance
-):
-    c = dataclasses.replace(
-        ADAM,
-        name=name,
-        bias_correction=bias_correction,
-        schedule=schedule,
-        clip_norm=clip_norm,
-    )
+def test_updates_are_those_of_the_restatement(name, changes, size, tolerance):
+    c = dataclasses.replace(ADAM, name=name, **changes)
     expected = tree_by_path.flatten(parameters())
     m = {k: np.zeros_like(p) for k, p in expected.items()}
     v = {k: np.zeros_like(p) for k, p in expected.items()}

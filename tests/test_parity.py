@@ -59,10 +59,9 @@ def objective_of(stored, encoder, case):
     if stored.spec.purpose == family.CAUSAL_LM:
         return causal_lm.CausalLm(encoder)
     if case.endswith(("pretraining", "masked_lm")):
-        settings = stored.metadata.config["objective"]
-        return masked_lm.MaskedLm(
-            encoder, config.from_dict(config.MaskedLmConfig, settings)
-        )
+        saved = stored.metadata.config["objective"]
+        settings = config.from_dict(config.MaskedLmConfig, saved)
+        return masked_lm.MaskedLm(encoder, settings)
     return TASKS[case.rpartition("_")[2]](encoder)
 
 

@@ -545,24 +545,20 @@ def test_a_phase_fits_if_its_evaluation_fits():
     assert page.to_dict(got)["phases"][0]["memory_left"] == -(2**30)
 
 
+TPU = "attention, residuals: TPU kernel"
+PLAIN = f"{TPU}; cross entropy: plain operations"
+
+
 @pytest.mark.parametrize(
     "recipe, lines",
     [
         (
             "electra:base",
-            [
-                "attention, residuals: TPU kernel",
-                "generator attention, residuals: TPU kernel; cross entropy: plain "
-                "operations (sampling reads the logits, too)",
-            ],
+            [TPU, f"generator {PLAIN} (sampling reads the logits, too)"],
         ),
         (
             "distillation",
-            [
-                "attention, residuals: TPU kernel; cross entropy: plain operations "
-                "(the teacher's loss reads the logits, too)",
-                "teacher attention, residuals: TPU kernel",
-            ],
+            [f"{PLAIN} (the teacher's loss reads the logits, too)", f"teacher {TPU}"],
         ),
     ],
 )
@@ -658,15 +654,10 @@ def test_alternatives_can_be_sharded():
 @needs_compiler
 def test_accuracy_needs_no_extra_pass_over_the_logits():
     """On a TPU, the masked token head is as fast with accuracy as without."""
-    shapes = [
-        jax.ShapeDtypeStruct(shape, dtype)
-        for shape, dtype in (
-            ((640, 128), jnp.bfloat16),
-            ((30592, 128), jnp.float32),
-            ((30592,), jnp.float32),
-            ((640,), jnp.int32),
-        )
-    ]
+    floats = (640, 128), (30592, 128), (30592,)
+    dtypes = jnp.bfloat16, jnp.float32, jnp.float32
+    shapes = [*map(jax.ShapeDtypeStruct, floats, dtypes)]
+    shapes.append(jax.ShapeDtypeStruct((640,), jnp.int32))
 
     def cycles(is_correct):
         def loss(x, table, bias, labels):

@@ -62,9 +62,7 @@ def assert_filled(filled, logits, texts):
 @pytest.mark.parametrize(
     ("segments", "blanks"), [("next_sentence", 512), ("doc_sentences", 3)]
 )
-def test_blanks_do_not_depend_on_the_other_texts(
-    segments, blanks, pretrained, monkeypatch
-):
+def test_blanks_do_not_depend_on_other_texts(segments, blanks, pretrained, monkeypatch):
     monkeypatch.setattr(filling, "_BATCH_BLANKS", blanks)  # 3: one text in a batch
     model, params = pretrained[segments]
     texts = [
@@ -73,9 +71,7 @@ def test_blanks_do_not_depend_on_the_other_texts(
     ]
     assert len(texts) > BATCH_SIZE
     rows = [text.split() for text in texts]
-    positions = [
-        [i for i, token in enumerate(row, 1) if token == "[MASK]"] for row in rows
-    ]
+    positions = [[i for i, x in enumerate(row, 1) if x == "[MASK]"] for row in rows]
     positions = np.array([(p * 4)[:4] for p in positions])
     kept = {name: params[name] for name in ("encoder", "mlm_head")}
     pairs = [(row, []) for row in rows]
@@ -167,9 +163,8 @@ def test_next_probability_is_that_of_class_0(pretrained):
     model, params = pretrained["next_sentence"]
     pairs = [("ab ac", "ad"), ("ad", "ab ac"), ("ab", words(20))]
     rows = [(first.split(), second.split()) for first, second in pairs]
-    logits = logits_of(
-        heads.PretrainingModel(TINY), params, rows, np.zeros((3, 1), int)
-    )
+    first = np.zeros((3, 1), int)
+    logits = logits_of(heads.PretrainingModel(TINY), params, rows, first)
     expected = 1 - special.softmax(logits["sentence"], axis=-1)[:, 1]
     assert expected.min() > 0.001 and expected.max() < 0.999
     got = [model.next_probability(*pair) for pair in pairs]

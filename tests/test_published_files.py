@@ -74,12 +74,8 @@ def older(values):
     for name in ("pre_tokenizer", "decoder"):
         step = values[name] or {}
         if step.get("type") == "Metaspace":
-            values[name] = {
-                "type": "Metaspace",
-                "replacement": "▁",
-                "str_rep": "▁",
-                "add_prefix_space": True,
-            }
+            values[name] = {"type": "Metaspace", "replacement": "▁", "str_rep": "▁"}
+            values[name]["add_prefix_space"] = True
         if step.get("type") == "ByteLevel":
             del step["use_regex"]
     return values

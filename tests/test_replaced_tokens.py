@@ -62,9 +62,8 @@ def test_disentangled_embeddings_split_the_gradient_of_tied_ones():
     found, batch = [], random_batch()
     keys = randomness.row_keys(1, "sampling", jnp.int32(0), jnp.arange(8))
     for sharing in ("tied", "gradient_disentangled"):
-        asked = config.ReplacedTokensConfig(
-            generator_size=0.5, embedding_sharing=sharing
-        )
+        size = {"generator_size": 0.5}
+        asked = config.ReplacedTokensConfig(**size, embedding_sharing=sharing)
         objective = replaced_tokens.ReplacedTokens(encoder, asked)
         params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
 

@@ -32,31 +32,25 @@ class Numbered:
 
     def __init__(self, folder):
         rng = np.random.default_rng(0)
-        self.document, documents, end = np.full(5, -1), [], 5
-        for d in range(60):
-            ends = end + np.cumsum(rng.integers(3, 20, rng.integers(2, 40)))
-            bounds = itertools.pairwise([end, *ends.tolist()])
-            documents.append([range(begin, stop) for begin, stop in bounds])
-            end = ends[-1]
-            self.document = np.pad(
-                self.document, (0, end - len(self.document)), constant_values=d
-            )
+        sizes = [rng.integers(3, 20, rng.integers(2, 40)) for _ in range(60)]
+        bounds = 5 + np.cumsum([0, *np.concatenate(sizes)])
+        sentences = itertools.starmap(range, itertools.pairwise(bounds.tolist()))
+        self.document = np.repeat([-1, *range(60)], [5, *map(sum, sizes)])
         self.vocab_size = len(self.document)
         vocabulary = [*tokenizer_lib.SPECIAL_TOKENS]
         vocabulary += [f"x{i}" for i in range(5, self.vocab_size)]
         tokenizer = tokenizer_lib.make(pipelines.wordpiece(vocabulary, True, True))
         path = folder / "train-00000.arrow"
         with shards.ShardWriter(path, tokenizer) as writer:
-            for d, sentences in enumerate(documents):
-                writer.add(sentences, str(d))
+            for d, own in enumerate(sizes):
+                writer.add(list(itertools.islice(sentences, len(own))), str(d))
             shard = writer.close()
         self.corpus = shards.Corpus(folder, tokenizer, {"train": (shard,)}, {}, "")
 
     def draw(self, recipe):
         """Return all rows of STEPS batches of a recipe, as an array for each field."""
-        phase = config_lib.PhaseConfig(
-            steps=STEPS, length=LENGTH, batch_size=BATCH_SIZE
-        )
+        shape = {"length": LENGTH, "batch_size": BATCH_SIZE}
+        phase = config_lib.PhaseConfig(steps=STEPS, **shape)
         config = dataclasses.replace(recipes.build(recipe), phases=(phase,))
         made = batches_lib.PretrainingBatches([self.corpus], config, 0)
         batches = list(made.batches(0, STEPS))

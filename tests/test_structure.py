@@ -76,9 +76,7 @@ def test_libraries_are_imported_where_they_belong():
     for path, tree in TREES.items():
         for name, is_inside in imports(tree):
             readers = READERS.get(name.split(".")[0], {"": False})
-            allowed = [
-                inside for start, inside in readers.items() if path.startswith(start)
-            ]
+            allowed = [x for start, x in readers.items() if path.startswith(start)]
             assert allowed and (is_inside or not allowed[0]), f"{path} imports {name}"
 
 

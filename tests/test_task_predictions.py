@@ -38,27 +38,19 @@ TAGS = ["B-x", "I-x", "O"]
 SQUAD = config.SquadConfig(
     length=24, stride=5, max_question=4, max_answer=3, nbest=4, no_answers=True
 )
+OF_TEXTS = (
+    config.ClassificationConfig(length=12),
+    classification.Classification(TINY, len(LABELS)),
+)
 # Config, objective and settings of each task.
 TASKS = {
-    "classification": (
-        config.ClassificationConfig(length=12),
-        classification.Classification(TINY, len(LABELS)),
-        {"labels": LABELS},
-    ),
+    "classification": (*OF_TEXTS, {"labels": LABELS}),
+    "pairs": (*OF_TEXTS, {"labels": LABELS, "pairs": True}),
+    "single texts": (*OF_TEXTS, {"labels": LABELS, "pairs": False}),
     "regression": (
         config.ClassificationConfig(name="glue/stsb", length=12),
         regression.Regression(TINY),
         {"labels": []},
-    ),
-    "pairs": (
-        config.ClassificationConfig(length=12),
-        classification.Classification(TINY, len(LABELS)),
-        {"labels": LABELS, "pairs": True},
-    ),
-    "single texts": (
-        config.ClassificationConfig(length=12),
-        classification.Classification(TINY, len(LABELS)),
-        {"labels": LABELS, "pairs": False},
     ),
     "squad": (SQUAD, spans.Spans(TINY), {}),
     "tagging": (
@@ -315,24 +307,15 @@ def test_the_probabilities_of_choices(saved):
 # ---- files of texts
 
 ASKED = [
-    {"question": "ab", "context": "ac ad ae", "choices": ["ac", "ad ae"], "id": i}
-    for i in range(5)
-]
+    json.dumps({"question": "ab", "context": "ac ad ae", "choices": ["ac", "ad ae"]})
+] * 5
 # Input of each task, and the method with its arguments for the same examples.
 LINES = {
     "classification": ("ab ac\nab ||| ac\n", "classify", [["ab ac", ("ab", "ac")]]),
     "regression": ("ab ac\n", "classify", [["ab ac"]]),
     "tagging": ("ab ac\n\n", "tag", [["ab ac", ""]]),
-    "squad": (
-        "\n".join(map(json.dumps, ASKED)),
-        "answer",
-        [["ab"] * 5, ["ac ad ae"] * 5],
-    ),
-    "choice": (
-        "\n\n".join(map(json.dumps, ASKED)),
-        "choose",
-        [["ab"] * 5, [["ac", "ad ae"]] * 5],
-    ),
+    "squad": ("\n".join(ASKED), "answer", [["ab"] * 5, ["ac ad ae"] * 5]),
+    "choice": ("\n\n".join(ASKED), "choose", [["ab"] * 5, [["ac", "ad ae"]] * 5]),
 }
 
 

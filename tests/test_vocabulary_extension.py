@@ -89,9 +89,8 @@ def test_continuations_are_no_words(wordpiece):
     pipeline = tokenizers.Tokenizer.from_str(wordpiece.pipeline)
     pipeline.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     texts = ["##tag thrombocytopenia"]
-    found = vocabulary_extension.find_words(
-        tokenizer_lib.make(pipeline), texts, min_count=1
-    )
+    tokenizer = tokenizer_lib.make(pipeline)
+    found = vocabulary_extension.find_words(tokenizer, texts, min_count=1)
     assert [new.word for new in found] == ["thrombocytopenia"]
 
 

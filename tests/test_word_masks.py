@@ -80,9 +80,8 @@ def masked(unit, segments="next_sentence"):
 
 @pytest.mark.parametrize("kind", tokenizer_training.TRAINERS)
 def test_rows_of_chinese_have_as_many_predictions_as_asked(kind, texts, tmp_path):
-    corpus = build_text(
-        texts[:20], tokenizer_training.TRAINERS[kind](texts, 600), tmp_path / "c"
-    )
+    tokenizer = tokenizer_training.TRAINERS[kind](texts, 600)
+    corpus = build_text(texts[:20], tokenizer, tmp_path / "c")
     for unit in ("word", "ngram"):
         made = make(corpus, masked(unit))
         assert made.describe(1) == []
@@ -96,9 +95,8 @@ def test_a_run_says_if_units_are_too_long_for_the_predictions(tmp_path):
     rng = np.random.default_rng(0)
     letters = ["".join(rng.choice(list("abcdefgh"), 40)) for _ in range(400)]
     texts = [" ".join(letters[i : i + 10]) + "." for i in range(0, 400, 10)]
-    corpus = build_text(
-        texts, tokenizer_training.train_wordpiece(texts, 60), tmp_path / "c"
-    )
+    tokenizer = tokenizer_training.train_wordpiece(texts, 60)
+    corpus = build_text(texts, tokenizer, tmp_path / "c")
     words, tokens = (masked(unit, "doc_sentences") for unit in ("word", "token"))
     (line,) = make(corpus, words).describe(1)
     assert "of its tokens, less than half of objective.masking.rate=0.15: m" in line
