@@ -18,6 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import causal_lm, masked_lm, permutation_lm, replaced_tokens
 from bert_jax.prediction import minimal_pair_files as files
+from bert_jax.prediction import minimal_pairs
 from bert_jax.tokenizer import pipelines
 
 # Words of two letters, and the same as later pieces of words.
@@ -105,6 +106,17 @@ def test_scores_are_sums_of_losses_of_single_tokens(trained):
     scores = prediction.load(str(folder)).score_pairs([texts])
     expected = [restated(objective, params, text) for text in texts]
     np.testing.assert_allclose(np.ravel(list(scores)), expected, rtol=1e-5)
+
+
+def test_scores_do_not_depend_on_the_batches_in_memory(trained, monkeypatch):
+    model = prediction.load(str(trained[1]))
+    pairs = [sentences(2), sentences(2)[::-1]]
+    expected = list(model.score_pairs(pairs))
+    assert expected[1] == pytest.approx(expected[0][::-1], rel=1e-5)
+    monkeypatch.setattr(minimal_pairs, "_BATCHES", 1)
+    monkeypatch.setattr(minimal_pairs, "_BATCH_TOKENS", 3 * LENGTH)
+    for got, want in zip(model.score_pairs(pairs), expected, strict=True):
+        assert got == pytest.approx(want, rel=1e-5)
 
 
 def test_later_pieces_of_a_word_are_masked_with_each_piece(trained):

@@ -3,6 +3,7 @@
 import dataclasses
 import types
 from typing import ClassVar
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +44,19 @@ def model(pretrained):
 
 
 # ---- blanks
+
+
+def test_lengths_of_a_bucket_are_traced_once(model, monkeypatch):
+    model.fill(["the [MASK]"])
+    logits = mock.Mock()  # called by a trace only
+    monkeypatch.setattr(filling.BlankFilling, "logits", logits)
+    model.fill(["the [MASK] of the name"])
+    logits.assert_not_called()
+    model.next_probability("the", "name")
+    apply = mock.Mock()
+    monkeypatch.setattr(text_inputs.TextComputation, "apply", apply)
+    model.next_probability("the value of", "the name")
+    apply.assert_not_called()
 
 
 def assert_filled(filled, logits, texts):

@@ -131,7 +131,7 @@ def fill(
         hint = "give the folder of its generator"
     engine = model.engine(computation, "to fill blanks", hint)
     encoded = [_encode(model, i, text) for i, text in enumerate(texts)]
-    length = 2 + max(map(len, encoded), default=0)
+    length = engine.bucket(2 + max(map(len, encoded), default=0))
     rows, _ = token_rows.join_pairs(encoded, [None] * len(encoded), tokenizer, length)
     blanks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in rows["input_ids"]]
     # Powers of two from 4 on, so that few shapes are compiled.

@@ -7,7 +7,7 @@ a probability: the sum of the log-probabilities of each token, given all other t
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -24,8 +24,10 @@ from bert_jax.prediction.filling import MaskedPositionLogits
 from bert_jax.prediction.trained_model import TrainedModel
 from bert_jax.tasks import Arrays, token_rows
 
-_WINDOW = 256  # pairs whose rows are in memory at once
-_BATCH_SIZE = 256  # rows of mostly less than 32 tokens
+_WINDOW = 256  # pairs whose tokens are in memory at once
+_BATCH_TOKENS = 8192  # with padding
+_MAX_BATCH_SIZE = 256
+_BATCHES = 64  # batches whose rows are in memory at once
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,14 +165,23 @@ def score_pairs(
     engine = model.engine(computation, "to score sentences", hint)
     remaining = enumerate(pairs)
     while window := list(itertools.islice(remaining, _WINDOW)):
-        rows = _encode(model, window, within_word)  # a row for each sentence
-        owners = np.arange(2 * len(window))
+        sentences = _encode(model, window, within_word, engine.bucket)
+        mask = sentences["attention_mask"]
+        owners = np.arange(len(mask))  # sentence of each row
         if "mlm_positions" in computation.model_arguments:  # a row for each token
-            owners, positions = np.nonzero(_is_inside(rows["attention_mask"]))
-            rows = {name: values[owners] for name, values in rows.items()}
-            rows["mlm_positions"] = positions[:, None].astype(np.int32)  # [R, 1]
-        scores = np.zeros(2 * len(window))
-        np.add.at(scores, owners, engine.outputs(rows, _BATCH_SIZE)["score"])
+            owners, positions = np.nonzero(_is_inside(mask))
+        scores = np.zeros(len(mask))
+        lengths = np.array([engine.bucket(size) for size in mask.sum(axis=1)])[owners]
+        for length in np.unique(lengths).tolist():
+            batch_size = min(max(1, _BATCH_TOKENS // length), _MAX_BATCH_SIZE)
+            of_length = np.flatnonzero(lengths == length)
+            step = _BATCHES * batch_size
+            for chosen in np.split(of_length, range(step, len(of_length), step)):
+                owner = owners[chosen]
+                rows = {name: x[owner, :length] for name, x in sentences.items()}
+                if "mlm_positions" in computation.model_arguments:
+                    rows["mlm_positions"] = positions[chosen, None].astype(np.int32)
+                np.add.at(scores, owner, engine.outputs(rows, batch_size)["score"])
         yield from map(tuple, scores.reshape(-1, 2).tolist())
 
 
@@ -193,18 +204,22 @@ def _computation(model: TrainedModel, generator: bool) -> text_inputs.TextComput
 
 
 def _encode(
-    model: TrainedModel, window: Sequence[tuple[int, tuple[str, str]]], with_words: bool
+    model: TrainedModel,
+    window: Sequence[tuple[int, tuple[str, str]]],
+    with_words: bool,
+    bucket: Callable[[int], int],
 ) -> Arrays:
     """Return rows of tokens: both sentences of the first pair, of the second, ...
 
-    With words, there is an array `words` [R, L], the number of the word of each token.
+    `bucket` returns the length of rows from the longest length that is needed. With
+    words, there is an array `words` [R, L], the number of the word of each token.
     """
     pairs = text_inputs.to_pairs([pair for _, pair in window], first=window[0][0])
     sentences = [sentence for pair in pairs for sentence in pair]
     encoded = model.tokenizer.encode_batch(sentences)
     for i, (sentence, ids) in enumerate(zip(sentences, encoded, strict=True)):
         text_inputs.check_fits(model.encoder, window[i // 2][0], sentence, ids)
-    length = 2 + max(map(len, encoded))
+    length = bucket(2 + max(map(len, encoded)))
     single = [None] * len(encoded)
     rows = token_rows.join_pairs(encoded, single, model.tokenizer, length)[0]
     if with_words:

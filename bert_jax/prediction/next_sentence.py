@@ -43,7 +43,7 @@ def next_probability(model: TrainedModel, first: str, second: str) -> float:
         text_inputs.check_fits(model.encoder, index, text, ids)
     joined = [*encoded[0], *model.tokenizer.pair_separators, *encoded[1]]
     text_inputs.check_fits(model.encoder, 0, f"{first} {second}", joined)
-    length = 2 + len(joined)
+    length = engine.bucket(2 + len(joined))
     rows, _ = token_rows.join_pairs(encoded[:1], encoded[1:], model.tokenizer, length)
     # XLA drops the logits of this token, because nothing uses them.
     rows["mlm_positions"] = np.zeros((1, 1), np.int32)

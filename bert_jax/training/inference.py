@@ -55,6 +55,13 @@ class Engine:
         # Whether the last dimension of an array is the length, by name.
         self._has_length = {n: short[n].shape != long[n].shape for n in short}
 
+    def bucket(self, length: int) -> int:
+        """Return the smallest length of batches that holds a row.
+
+        `outputs` traces the computation for each new length of rows.
+        """
+        return self.lengths[np.searchsorted(self.lengths, length)]
+
     def outputs(
         self,
         rows: Mapping[str, np.ndarray],
