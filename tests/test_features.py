@@ -267,6 +267,11 @@ def test_lines_pairs_and_empty_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     expected = [(f"standard input, line {i}", x) for i, x in enumerate(expected, 1)]
     assert list(text_files.read_texts("-")) == expected
+    path.write_bytes(b"one\r\rtwo\r\r")  # as old Macs end lines
+    texts = [("line 1", "one"), ("line 2", ""), ("line 3", "two"), ("line 4", "")]
+    assert list(text_files.read_texts(str(path))) == [
+        (f"{path}, {line}", text) for line, text in texts
+    ]
 
 
 def test_columns(tmp_path):

@@ -47,6 +47,12 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
                 if len(line) == _MAX_LINE_BYTES:
                     raise UserError(f"{where} is longer than {_MAX_LINE_BYTES:,} bytes")
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                # Old Macs end lines with \r. Then the whole file is read as one line.
+                if number == 1 and not text.endswith("\n"):
+                    lines = text.removesuffix("\r").split("\r")
+                    for number, part in enumerate(lines, 1):
+                        yield f"{shown}, line {number}", part
+                    return
                 yield where, text.rstrip("\r\n")
     except UnicodeDecodeError as error:
         if kind:
