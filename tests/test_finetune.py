@@ -277,7 +277,9 @@ def test_frozen_encoder_does_not_change(pretrained, task, tmp_path):
     ("name", "best_of"),
     [("loss", min), pytest.param("matthews", max, marks=pytest.mark.slow)],
 )
-def test_best_checkpoint_is_kept(name, best_of, pretrained, task, tmp_path, capsys):
+def test_best_checkpoint_is_kept(
+    name, best_of, pretrained, task, tmp_path, capsys, monkeypatch
+):
     """A rate that is far too high after a good start: the end is not the best."""
     changes = {"epochs": 4.0, "keep_best": name, "loop": {"eval_every": 5}}
     config = make_config(pretrained, task, **changes)
@@ -291,7 +293,18 @@ def test_best_checkpoint_is_kept(name, best_of, pretrained, task, tmp_path, caps
     assert [p.name for p in (tmp_path / "best").iterdir()] == [str(best["step"])]
     # Later runs load it.
     assert restore.find(tmp_path) == tmp_path / "best" / str(best["step"])
-    assert finetuning.finetune(config, str(tmp_path)) == results
+    live, restore_state = [], checkpoint.Checkpoints.restore
+
+    def measure_and_restore(self, shapes):
+        live.append(sum(x.nbytes for x in jax.live_arrays() if not x.is_deleted()))
+        return restore_state(self, shapes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoints, "restore", measure_and_restore)
+        assert finetuning.finetune(config, str(tmp_path)) == results
+    # The last state is gone before the best is there.
+    before_last, before_best = live
+    assert before_best - before_last < 10_000
     assert f"best {name} so far: {best[name]:.4g}" in capsys.readouterr().err
     records = tmp_path / metrics_file.FILE
     records.rename(tmp_path / "away")

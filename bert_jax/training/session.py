@@ -154,7 +154,10 @@ def train(
             training = loop.Loop(saver, state, constants, reporter, stop_requests)
             state = training.train()
         if saver.best_checkpoints:
-            # The result is the best state. The run itself resumes from its last.
+            # The result is the best state. The run itself resumes from its last, which
+            # is saved. Devices may have too little memory for both.
+            for leaf in jax.tree.leaves(state):
+                leaf.delete()
             state = saver.best_checkpoints.restore(shapes)
             saver.best_checkpoints.close()
             if state is None:
