@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import termios
+from unittest import mock
 
 import commands
 import jax
@@ -319,6 +320,9 @@ def test_a_device_without_enough_memory():
     done = commands.call_function(lambda: jax.numpy.zeros(2**46).block_until_ready())
     message = "Out of memory allocating 281474976710656 bytes; use a"
     commands.assert_refused(done, message)  # a launcher would start a crash again
+    full = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: a; No space left on device")
+    done = commands.call_function(mock.Mock(side_effect=full))
+    commands.assert_refused(done, f"error: cannot write: {full}")
     crash = script("def run(): raise RuntimeError('RESOURCE_EXHAUSTED: a quota')")
     assert crash.returncode == 1 and "Traceback" in crash.stderr
 

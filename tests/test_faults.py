@@ -422,6 +422,23 @@ def test_a_checkpoint_that_this_process_cannot_read_is_not_damaged(
     assert {"1", "2"} <= {path.name for path in folder.iterdir()}
 
 
+def test_a_checkpoint_that_is_deleted_while_it_is_read(
+    two_checkpoints, tmp_path, monkeypatch
+):
+    shapes = two_checkpoints[1]
+    folder = shutil.copytree(two_checkpoints[0], tmp_path / "checkpoints")
+
+    def delete(checkpoint, _):
+        shutil.rmtree(checkpoint)
+        raise ValueError("no file")
+
+    monkeypatch.setattr(restore.ocp, "load_checkpointables", delete)
+    with pytest.raises(
+        UserError, match="2 cannot be used: .*; its run may have deleted"
+    ):
+        restore.load_params(restore.find(folder / "2"), shapes.params)
+
+
 def test_a_store_that_refuses_a_checkpoint(tmp_path, monkeypatch):
     """The message names the newest checkpoint, as that of a full disk does."""
     _, state = make_state(1)

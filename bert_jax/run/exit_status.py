@@ -93,6 +93,8 @@ def _explain(error: Exception) -> str:
     line = str(error).partition("\n")[0].rstrip(".")
     is_jax = type(error).__name__ == "JaxRuntimeError"  # JAX is slow to import
     if is_jax and line.startswith("RESOURCE_EXHAUSTED"):
+        if io_errors.disk_message(error):
+            return f"cannot write: {line}"  # a profile, for instance
         return (
             f"{line}; use a smaller batch_size or length, or in training more "
             "micro_batches or devices, or remat=layer"

@@ -89,8 +89,8 @@ def find(path: str | os.PathLike) -> epath.Path:
     if runs := sorted(path.glob("seed-*")):
         raise UserError(f"{path} has a run for each seed; give one, such as {runs[0]}")
     # Such as the output of a Trainer, or the cache of a hub.
-    below = sorted([*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")])
-    hint = f"; give a folder below it, such as {below[0].parent}" if below else ""
+    configs = *path.glob("*/config.json"), *path.glob("snapshots/*/config.json")
+    hint = f"; give a folder below it, such as {min(configs).parent}" if configs else ""
     raise UserError(f"{path} holds no complete checkpoint{hint}")
 
 
@@ -284,9 +284,10 @@ def _read(function: Callable, checkpoint: epath.Path, *arguments: Any) -> Any:
         str(checkpoint), function, checkpoint, *arguments
     )
     if problem:
-        raise UserError(
-            f"{checkpoint} cannot be used: {problem}; give another checkpoint"
-        )
+        advice = "give another checkpoint"
+        if not processes.call_on_main(lambda: is_complete(checkpoint)):
+            advice = f"its run may have deleted it: run the command again, or {advice}"
+        raise UserError(f"{checkpoint} cannot be used: {problem}; {advice}")
     return result
 
 
