@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import types
+from unittest import mock
 
 import jax
 import numpy as np
@@ -32,6 +33,7 @@ from bert_jax.prediction import file_predictions
 from bert_jax.prediction.trained_model import BATCH_SIZE
 from bert_jax.tasks import entities
 from bert_jax.tasks.squad import answers, windows
+from bert_jax.training import inference
 
 LABELS = ["left", "no side", "right"]
 TAGS = ["B-x", "I-x", "O"]
@@ -108,6 +110,19 @@ def test_classes_match_the_model(saved):
         assert classified.label == LABELS[probabilities.argmax()]
     assert [each.truncated for each in got] == [False] * 4 + [True] * 2
     assert model.classify([]) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"), [("classification", "classify"), ("embedding", "embed")]
+)
+def test_rows_are_no_longer_than_the_texts_need(kind, method, saved, monkeypatch):
+    """Arrays of `task.length` for each of many short texts would not fit in memory."""
+    outputs = mock.Mock(wraps=inference.Engine.outputs)
+    monkeypatch.setattr(inference.Engine, "outputs", lambda *args: outputs(*args))
+    monkeypatch.setattr(inference.Engine, "bucket", lambda self, length: length)
+    getattr(saved(kind)[0], method)(["ab", "ab ac ad"])
+    (_, rows, _), _ = outputs.call_args
+    assert rows["input_ids"].shape[-1] == 5
 
 
 def test_numbers_match_the_model(saved):

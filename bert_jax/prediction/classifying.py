@@ -66,8 +66,11 @@ def classify(
     pairs = text_inputs.to_pairs(texts)
     if "pairs" in settings:  # older runs did not save it
         _check_pairs(texts, settings["pairs"])
-    rows, truncated = token_rows.to_rows(pairs, model.tokenizer, config.length)
-    outputs = model.engine(objective).outputs(rows, BATCH_SIZE)
+    engine = model.engine(objective)
+    rows, truncated = token_rows.to_rows(
+        pairs, model.tokenizer, config.length, engine.bucket
+    )
+    outputs = engine.outputs(rows, BATCH_SIZE)
     if config.predicts_numbers:
         numbers = outputs["predictions"].tolist()
         return list(map(NumberPrediction, numbers, truncated.tolist()))

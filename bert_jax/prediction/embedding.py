@@ -19,9 +19,10 @@ def embed(model: TrainedModel, texts: Sequence[str]) -> np.ndarray:
     """
     text_inputs.check_texts(texts)
     config, _ = model.task(config_lib.EmbeddingConfig)
+    objective = embedding.Embedding(model.encoder, 1, config.pool, config.temperature)
+    engine = model.engine(objective)
     rows, _ = token_rows.to_rows(
-        [(text, "") for text in texts], model.tokenizer, config.length
+        [(text, "") for text in texts], model.tokenizer, config.length, engine.bucket
     )
     rows = {name: values[:, None] for name, values in rows.items()}  # [R, 1, L]
-    objective = embedding.Embedding(model.encoder, 1, config.pool, config.temperature)
-    return model.engine(objective).outputs(rows, BATCH_SIZE)["vectors"][:, 0]
+    return engine.outputs(rows, BATCH_SIZE)["vectors"][:, 0]

@@ -1,6 +1,6 @@
 """Rows of tokens made from texts and pairs of texts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -9,7 +9,10 @@ from bert_jax.tasks import Arrays
 
 
 def to_rows(
-    texts: Sequence[tuple[str, str]], tokenizer: tokenizer_lib.Tokenizer, length: int
+    texts: Sequence[tuple[str, str]],
+    tokenizer: tokenizer_lib.Tokenizer,
+    length: int,
+    bucket: Callable[[int], int] | None = None,
 ) -> tuple[Arrays, np.ndarray]:
     """Encode each text as [CLS] a [SEP], and each pair as [CLS] a [SEP] b [SEP].
 
@@ -17,7 +20,7 @@ def to_rows(
     """
     firsts = tokenizer.encode_batch([a for a, _ in texts])
     seconds = tokenizer.encode_batch([b for _, b in texts])
-    return join_pairs(firsts, [b or None for b in seconds], tokenizer, length)
+    return join_pairs(firsts, [b or None for b in seconds], tokenizer, length, bucket)
 
 
 def join_pairs(
@@ -25,16 +28,18 @@ def join_pairs(
     seconds: Sequence[list[int] | None],
     tokenizer: tokenizer_lib.Tokenizer,
     length: int,
+    bucket: Callable[[int], int] | None = None,
 ) -> tuple[Arrays, np.ndarray]:
     """Join token sequences to rows with special tokens.
 
     The second sequence of a single text is None. `tokenizer.pair_separators` separate a
     pair: one [SEP], or two in RoBERTa. Tokens that do not fit are cut off at the end,
-    from the longer of the two first.
+    from the longer of the two first. With `bucket`, L is the length that it returns for
+    the longest row, but at most `length`; else it is `length`.
 
     Returns:
-      input_ids, segment_ids int32 [R, length], attention_mask bool [R, length]; and
-      whether each row lost tokens, bool [R].
+      input_ids, segment_ids int32 [R, L], attention_mask bool [R, L]; and whether each
+      row lost tokens, bool [R].
 
     Source: google-research/bert, run_classifier.py, convert_single_example.
     """
@@ -49,8 +54,10 @@ def join_pairs(
         begin = [tokenizer.cls_id, *first, *after_first]
         boundaries.append(len(begin))
         rows.append([*begin, *second, *after_second])
+    if bucket:
+        length = min(length, bucket(max(map(len, rows), default=0)))
     ids, mask = pad(rows, length, tokenizer.pad_id)
-    is_second = np.arange(length) >= np.array(boundaries, int)[:, None]  # [R, length]
+    is_second = np.arange(length) >= np.array(boundaries, int)[:, None]  # [R, L]
     segments = (is_second & mask).astype(np.int32)
     arrays = {"input_ids": ids, "segment_ids": segments, "attention_mask": mask}
     return arrays, np.array(truncated, bool)
