@@ -48,9 +48,8 @@ class Converted:
     written: list[str]  # names of the arrays in the output
     # Heads of the class that the checkpoint lacks, and single parameters of heads.
     missing: list[str]
-    ignored: list[
-        str
-    ]  # arrays and modules of the checkpoint that are not in the output
+    # Arrays and modules of the checkpoint that are not in the output.
+    ignored: list[str]
 
 
 def convert(source: str, folder: str, to: str = "") -> Converted:

@@ -196,7 +196,7 @@ def _pretraining(
     with_pooler = dataclasses.replace(settings, segments="next_sentence")
     objective = make(encoder, with_pooler if is_masked else settings)
     if purpose == BARE:
-        return {"kind": "bare encoder"}, objective
+        return {"kind": BARE}, objective
     return {"kind": "pretraining", "objective": config_lib.to_dict(settings)}, objective
 
 

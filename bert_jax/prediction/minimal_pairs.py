@@ -163,12 +163,13 @@ def score_pairs(
         )
     hint = "give the folder of its generator" if generator else "give a pretraining run"
     engine = model.engine(computation, "to score sentences", hint)
+    scores_each_token = "mlm_positions" in computation.model_arguments
     remaining = enumerate(pairs)
     while window := list(itertools.islice(remaining, _WINDOW)):
         sentences = _encode(model, window, within_word, engine.bucket)
         mask = sentences["attention_mask"]
         owners = np.arange(len(mask))  # sentence of each row
-        if "mlm_positions" in computation.model_arguments:  # a row for each token
+        if scores_each_token:  # a row for each token
             owners, positions = np.nonzero(_is_inside(mask))
         scores = np.zeros(len(mask))
         lengths = np.array([engine.bucket(size) for size in mask.sum(axis=1)])[owners]
@@ -179,7 +180,7 @@ def score_pairs(
             for chosen in np.split(of_length, range(step, len(of_length), step)):
                 owner = owners[chosen]
                 rows = {name: x[owner, :length] for name, x in sentences.items()}
-                if "mlm_positions" in computation.model_arguments:
+                if scores_each_token:
                     rows["mlm_positions"] = positions[chosen, None].astype(np.int32)
                 np.add.at(scores, owner, engine.outputs(rows, batch_size)["score"])
         yield from map(tuple, scores.reshape(-1, 2).tolist())

@@ -9,6 +9,7 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, lazy_checkpoint
+from bert_jax.interop.families.family import BARE
 from bert_jax.model import parameters
 from bert_jax.training import inference, restore, sharding
 from bert_jax.training import metadata as metadata_lib
@@ -77,7 +78,7 @@ class TrainedModel:
             kind = config_class.kind
             # Several classes share the names of a head.
             hint = ", or name the class of its head in config.json (architectures)"
-            is_bare = self.metadata.config.get("kind") == "bare encoder"
+            is_bare = self.metadata.config.get("kind") == BARE
             raise UserError(
                 f"{self.source} is not a checkpoint of {kind}: {self.description()}; "
                 f"use a workdir of {config_lib.FINETUNE_COMMANDS[kind]}{hint * is_bare}"
