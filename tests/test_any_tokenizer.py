@@ -151,6 +151,11 @@ def test_sentences_and_words_have_the_ids_of_their_line(name, pipelines):
     ids = rows.arrays["input_ids"][0][rows.arrays["attention_mask"][0]]
     first = tokenizer.encode("The")  # in a list, its space is a part of it
     assert ids[rows.words[1, 1] : -1].tolist() == expected[len(first) :]
+    line = "The object is left.\u3000It is the end.\n\u3000The value is set."
+    first, *others = splits.normalise_spaces(splits.split_sentences("en", line))
+    ids = [tokenizer.encode(first), *tokenizer.encode_continuations(others)]
+    line = line.replace("\n", " ")
+    assert sum(ids, []) == pipelines[name].encode(line, add_special_tokens=False).ids
 
 
 def test_blanks_of_other_pipelines(pipelines):

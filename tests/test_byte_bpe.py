@@ -94,6 +94,21 @@ def test_sentences_of_a_document_begin_with_the_space_between_them():
     segments = ["One two.  ", " \n", "the three\n   four!\r\n", "\tfive?", "\u4e00."]
     sentences = splits.normalise_spaces(segments)
     assert sentences == ["One two.", " the three four!", " five?", "\u4e00."]
+    segments = [
+        "本当か。\n\u3000",
+        "そうだ。",
+        "\u3000",
+        "\xa0はい。",
+        "いいえ。\u3000",
+    ]
+    sentences = [
+        "本当か。",
+        " \u3000そうだ。",
+        "",
+        "\u3000\xa0はい。",
+        "いいえ。\u3000",
+    ]
+    assert splits.normalise_spaces(segments) == sentences
 
 
 def test_a_corpus_has_no_spaces_that_its_text_has_not(byte_bpe, tmp_path):

@@ -145,7 +145,8 @@ def normalise_spaces(segments: Sequence[str]) -> list[str]:
 
     Line breaks become spaces. White space between two sentences becomes a space before
     the second, where vocabularies such as byte-level BPE have it. Between sentences of
-    Chinese, for example, there is none.
+    Chinese, for example, there is none. Wide and other spaces stay as they are, before
+    the sentence that they precede.
     """
     sentences: list[str] = []
     spaced = False  # whether there is white space after the last sentence
@@ -156,6 +157,10 @@ def normalise_spaces(segments: Sequence[str]) -> list[str]:
             space = " " if spaced and sentences else ""
             sentences.append(space + _LINE_BREAK.sub(" ", text))
             spaced = segment.rstrip(_SPACES) != segment
+    for i in range(1, len(sentences)):
+        before = sentences[i - 1]
+        sentences[i - 1] = before.rstrip()
+        sentences[i] = before[len(sentences[i - 1]) :] + sentences[i]
     return sentences
 
 
