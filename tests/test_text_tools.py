@@ -84,6 +84,15 @@ def test_json_lines_are_recognised(tmp_path):
     done = succeed(*train, "--text_field=body", f"--output={tmp_path / 't'}")
     assert "looks like --format=jsonl" in done.stderr
     assert "{" not in tokenizer_lib.Tokenizer.load(tmp_path / "t").tokens
+    for name, lines in (
+        ("part-0.gz", b""),
+        ("part-1.gz", (tmp_path / "a").read_bytes()),
+    ):
+        (tmp_path / name).write_bytes(gzip.compress(lines))  # as Spark writes them
+    train[1] = f"--input={tmp_path}/part-*"
+    done = succeed(*train, "--text_field=body", f"--output={tmp_path / 'p'}")
+    assert "looks like --format=jsonl" in done.stderr
+    train[1] = f"--input={tmp_path}/a"
     (tmp_path / "a").write_text('[\n  {"body": "Some text of it."}\n]\n')
     done = call(*train, f"--output={tmp_path / 'u'}")
     assert_refused(done, "a looks like a JSON array; convert it to JSON lines, or")

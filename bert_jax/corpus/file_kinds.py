@@ -1,9 +1,9 @@
 """Kinds of input files: their compression, and their formats by their first bytes."""
 
-import bz2
 import codecs
 import contextlib
 import errno
+import functools
 import gzip
 import io
 import lzma
@@ -42,12 +42,18 @@ _MARKUP = {
 }
 
 
-def _open_zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
-    # The decoder of the library `zstandard` takes a truncated file for a complete one.
-    return io.BufferedReader(pyarrow.input_stream(stream, compression="zstd"))
+def _open_with_arrow(compression: str, stream: io.BufferedIOBase) -> io.BufferedIOBase:
+    # The decoder of the library `zstandard` takes a truncated file for a complete one,
+    # and Python's of bzip2 a file with damage between two streams.
+    return io.BufferedReader(pyarrow.input_stream(stream, compression=compression))
 
 
-_UNPACK = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _open_zstd}
+_UNPACK = {
+    ".gz": gzip.open,
+    ".bz2": functools.partial(_open_with_arrow, "bz2"),
+    ".xz": lzma.open,
+    ".zst": functools.partial(_open_with_arrow, "zstd"),
+}
 # Endings of files that are decompressed while they are read.
 COMPRESSIONS = tuple(_UNPACK)
 
@@ -83,14 +89,18 @@ def raise_if_transient(name: str, error: BaseException) -> None:
 def detect_format(names: Iterable[str]) -> str:
     """Detect the format that files share, from the first bytes of a file per ending.
 
+    Files without text at their beginning do not count.
+
     Raises:
       UserError: The formats differ, or a file is a JSON array, CSV, TSV or HTML, which
         no format reads.
     """
-    examples: dict[str, str] = {}
+    detected: dict[str, tuple[str, str]] = {}  # format and file, by ending
     for name in names:
-        examples.setdefault(suffix(name).lower(), name)
-    formats = {_format(name, e): name for e, name in examples.items()}
+        ending = suffix(name).lower()
+        if ending not in detected and (kind := _format(name, ending)):
+            detected[ending] = kind, name
+    formats = dict(detected.values())
     if len(formats) > 1:
         found = ", ".join(
             f"{terminal.printable(os.path.basename(name))} looks like {kind}"
@@ -104,11 +114,14 @@ def detect_format(names: Iterable[str]) -> str:
 
 
 def _format(name: str, ending: str) -> str:
+    """Return the format of a file; "" if it is empty or damaged."""
     beginning = b""
     # A damaged file is reported when it is read as a whole.
     with contextlib.suppress(*READ_ERRORS), open_decompressed(name) as stream:
         beginning = stream.read(_BEGINNING_BYTES)
     beginning = beginning.removeprefix(codecs.BOM_UTF8).lstrip()
+    if not beginning:
+        return ""
     kinds = {b"<doc ": "wikiextractor", b"PAR1": "parquet"}
     for first, kind in kinds.items():
         if beginning.startswith(first):

@@ -50,7 +50,7 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
     terminal.say(f"reading {shown}")
     if not kind:
         files = sources.matching_files(pattern)
-        kind = file_kinds.detect_format(file.name for file in files if file.size)
+        kind = file_kinds.detect_format(file.name for file in files)
         if kind != "text":
             terminal.say(f"the input looks like --format={kind}")
     return sources.Source(pattern, kind, flags.FLAGS.text_field, split_bytes)
