@@ -236,17 +236,13 @@ class Reference:
         return self.length - (3 if self.is_pair else 2)
 
     def cut(self, documents):
-        """Cut long sentences into equal parts, or into halves of a row for pairs."""
+        """Cut long sentences into parts of a row, or of half a row for pairs."""
+        size = math.ceil(self.target / (1 + self.is_pair))
 
         def parts(sentence):
             if len(sentence) <= self.target:
                 return [sentence]
-            if self.is_pair:
-                half = math.ceil(self.target / 2)
-                return [sentence[i : i + half] for i in range(0, len(sentence), half)]
-            n = math.ceil(len(sentence) / self.target)
-            ends = [len(sentence) * i // n for i in range(n + 1)]
-            return [sentence[i:j] for i, j in itertools.pairwise(ends)]
+            return [sentence[i : i + size] for i in range(0, len(sentence), size)]
 
         return [sum(map(parts, document), []) for document in documents]
 

@@ -115,6 +115,21 @@ def test_all_tokens_of_a_chunk_are_in_as_many_rows(kind):
     np.testing.assert_allclose(counts / 50_000, expected, atol=0.01)
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_no_token_of_a_long_sentence_is_lost(is_packed):
+    table = shards.TokenTable(np.arange(10, 210), np.array([0, 200]), np.array([0, 1]))
+    rows = segments.DocSentences(
+        table,
+        length=34,
+        short_sequence_rate=0.0,
+        tokenizer=types.SimpleNamespace(cls_id=1, sep_id=2, pad_id=0),
+        target_key=random_bits.key(0) if is_packed else None,
+    )
+    chunks = tf.range(len(rows.chunk_documents), dtype=tf.int64)
+    ids = rows(chunks, random_bits.fold_in(random_bits.key(1), chunks))["input_ids"]
+    assert np.bincount(ids.numpy().ravel())[10:].tolist() == [1] * 200
+
+
 @pytest.mark.parametrize("name", ["n-grams", "fairseq, words"])
 def test_held_out_batches_equal_the_restatement(name, corpus):
     config = configure(CASES[name][0])

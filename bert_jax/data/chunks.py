@@ -92,9 +92,9 @@ def cut_into_pieces(
 ) -> shards.TokenTable:
     """Cut sentences longer than `max_tokens`.
 
-    Chunks of one piece get equal parts. Chunks of two pieces get parts of half of
-    `max_tokens`, the last one shorter: two larger parts would be trimmed, in each epoch
-    by the same tokens.
+    Chunks of one piece get parts of `max_tokens`, and chunks of two pieces parts of
+    half of it. The last part is shorter. Packed rows and pairs drop tokens of chunks
+    that exceed `max_tokens`, so that other sizes would lose more of long sentences.
     """
     lengths = np.diff(table.sentence_starts)
     size = -(-max_tokens // min_pieces)
@@ -102,9 +102,7 @@ def cut_into_pieces(
     before = np.concatenate([[0], np.cumsum(parts)])
     sentence = np.repeat(np.arange(len(lengths)), parts)
     part = np.arange(before[-1]) - before[sentence]
-    is_equal = min_pieces == 1
-    offset = lengths[sentence] * part // parts[sentence] if is_equal else part * size
-    starts = table.sentence_starts[sentence] + offset
+    starts = table.sentence_starts[sentence] + part * size
     starts = np.concatenate([starts, table.sentence_starts[-1:]])
     return shards.TokenTable(table.tokens, starts, before[table.document_sentences])
 

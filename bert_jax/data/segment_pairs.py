@@ -34,7 +34,8 @@ class Consecutive(segments.Segments):
       single sentence is cut in two at a random token; the original makes all such pairs
       random. Only a chunk of a single token is no pair: it has no B.
     * Tokens beyond L - 3 are dropped from the longer segment, one by one, at the front
-      or the back with equal chance, as in the original.
+      or the back with equal chance, as in the original. So the first and last tokens of
+      a sentence that is a little shorter than a row are rarely in one.
     * In packed rows a chunk reaches its target, L - 3 tokens or a shorter length drawn
       for all epochs, and the row has as many tokens as the chunk, or L - 3.
     """
