@@ -532,7 +532,7 @@ def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch
         (pathlib.Path(folder) / metrics_file.FILE).write_text(report)
         steps = tmp_path / "pretraining/checkpoints"
         shutil.copytree(old, steps / str(len(begun)), dirs_exist_ok=True)
-        return {"accuracy": 1.0}, {}
+        return {"accuracy": 1.0}, {}, asked.task
 
     monkeypatch.setattr(finetuning, "_finetune_once", begin)
     shutil.copytree(old, tmp_path / "pretraining/checkpoints/0")
@@ -557,9 +557,8 @@ def test_later_seeds_need_the_parameters_of_the_first(
     finetune_once = finetuning._finetune_once
 
     def skip_first(asked, folder):
-        return (
-            ({"accuracy": 1.0}, {}) if asked.seed == 0 else finetune_once(asked, folder)
-        )
+        skipped = {"accuracy": 1.0}, {}, asked.task
+        return skipped if asked.seed == 0 else finetune_once(asked, folder)
 
     monkeypatch.setattr(finetuning, "_finetune_once", skip_first)
     changed = make_config(source, task, repeats=2)
@@ -570,12 +569,31 @@ def test_later_seeds_need_the_parameters_of_the_first(
         finetuning.finetune(changed, str(tmp_path / "runs"))
 
 
+def test_later_seeds_need_the_examples_of_the_first(
+    pretrained, task, tmp_path, monkeypatch
+):
+    train = pathlib.Path(shutil.copy(task["train"], tmp_path))
+    finetune_once = finetuning._finetune_once
+
+    def shorten_after_first(asked, folder):
+        done = finetune_once(asked, folder)
+        lines = train.read_text().splitlines(keepends=True)
+        train.write_text("".join(lines[:-2]))
+        return done
+
+    monkeypatch.setattr(finetuning, "_finetune_once", shorten_after_first)
+    with pytest.raises(UserError, match=r"task\.fingerprint"):
+        changed = make_config(pretrained, task | {"train": str(train)}, repeats=2)
+        finetuning.finetune(changed, str(tmp_path))
+
+
 def test_undefined_scores(pretrained, task, tmp_path, monkeypatch):
     """They are left out of the statistics and counted, and null in JSON."""
     given = {"seed-0": math.nan, "seed-1": 0.5, "seed-2": 0.75}
 
     def run(config, folder):
-        return {"pearson": given[pathlib.Path(folder).name], "other": math.nan}, {}
+        scores = {"pearson": given[pathlib.Path(folder).name], "other": math.nan}
+        return scores, {}, config.task
 
     monkeypatch.setattr(finetuning, "_finetune_once", run)
     config = make_config(pretrained, task, repeats=3)

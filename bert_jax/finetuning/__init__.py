@@ -58,7 +58,8 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
     if config.repeats == 1:
         return _finetune_once(config, folder)[1]
     scores = {}
-    # All seeds begin with one checkpoint, even if there is a newer one by then.
+    # All seeds begin with one checkpoint, even if there is a newer one by then, and
+    # have the same examples.
     with processes.raise_in_all():
         seeds = range(config.seed, config.seed + config.repeats)
         folders = [storage.path(folder) / f"seed-{seed}" for seed in seeds]
@@ -76,7 +77,8 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
         for seed, path in zip(seeds, folders, strict=True):
             once = dataclasses.replace(config, seed=seed, repeats=1)
             processes.say(f"run {path.name}")
-            scores[path.name], _ = _finetune_once(once, str(path))
+            scores[path.name], _, task = _finetune_once(once, str(path))
+            config = dataclasses.replace(config, task=task)
     summary = _as_json(summarise(scores, config.keep_best))
     with processes.raise_in_all():
         if processes.is_main():
@@ -150,8 +152,12 @@ def _compiling_once() -> Iterator[None]:
 
 def _finetune_once(
     config: config_lib.FinetuneConfig, folder: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run once. Return the scores and the content of results.json."""
+) -> tuple[dict[str, Any], dict[str, Any], config_lib.TaskConfig]:
+    """Run once.
+
+    Returns:
+      Scores, the content of results.json, and the task with its fingerprint.
+    """
     with session.reading_inputs(config) as ledger:
         source = warm_start.find_checkpoint(config, folder)
         tokenizer = source.metadata.tokenizer
@@ -195,7 +201,7 @@ def _finetune_once(
                 for name, predicted in predictions.items():
                     task.write(saver.folder, name, predicted)
                 _write_results(saver.folder, results)
-        return scores, results
+        return scores, results, config.task
 
 
 def _check_same_held_out_rows(task: tasks.Task) -> None:
