@@ -364,8 +364,9 @@ def test_a_full_disk_of_tensorboard_ends_no_run(tmp_path, monkeypatch):
     written = []
 
     class Writer:
-        def __init__(self, folder, purge_step, max_queue):
+        def __init__(self, folder, purge_step, max_queue, flush_secs):
             assert max_queue == 0  # no limit: nothing waits for a thread that ended
+            assert flush_secs == 1  # os._exit drops what is not flushed
 
         def add_scalar(self, *scalar):
             written.append(scalar)

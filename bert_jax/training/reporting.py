@@ -192,5 +192,8 @@ def _tensorboard_writer(folder: storage.Path, step: int) -> Any:
         return None
     path = folder / "tensorboard"
     with storage.writing(path):
-        # A queue without a limit (0): its thread may have ended at a full disk.
-        return tensorboardX.SummaryWriter(str(path), purge_step=step + 1, max_queue=0)
+        # A queue without a limit (0): its thread may have ended at a full disk. Points
+        # of saved steps are on disk soon, because no later start writes them again.
+        return tensorboardX.SummaryWriter(
+            str(path), purge_step=step + 1, max_queue=0, flush_secs=1
+        )
