@@ -11,7 +11,6 @@ from unittest import mock
 import numpy as np
 import pyarrow
 import pytest
-import sentencex
 from commands import shared_data
 from corpora import COMPRESS, build_reference, content, documents_of, flipped
 from pyarrow import parquet
@@ -557,6 +556,20 @@ def test_sentences_of_long_texts_with_blank_lines(blank):
     assert [s.strip() for s in segments if s.strip()] == sentences * 30
 
 
+@pytest.mark.parametrize("quote", ["'", '"', "\u2018", "\u201c"])
+def test_a_stray_quotation_mark_makes_no_long_sentence(quote):
+    """`sentencex` takes the text up to the next one for one sentence."""
+    sentences = [f"{quote}Twas sentence {i}."[i > 0 :] for i in range(100)]
+    text = " ".join([*sentences, f"The{quote} end.", "And more."])
+    segments = splits.split_sentences("en", text)
+    assert "".join(segments) == text
+    assert len(segments) == 102
+    quoted = "She said: 'I came. I saw. I won.' Then she left."
+    assert splits.split_sentences("en", quoted)[0] == quoted.removesuffix(
+        "Then she left."
+    )
+
+
 @pytest.mark.parametrize("space", ["\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}"])
 def test_wide_spaces_are_kept(space):
     """`sentencex` panics at such a space between an initial and a period."""
@@ -588,7 +601,7 @@ def test_sentence_starts_are_those_of_the_sentences(corpus, documents, wordpiece
     by_tokens = {tuple(wordpiece.encode(text)): text for text in documents}
     for document in documents_of(corpus, "held_out"):
         text = by_tokens[tuple(document["tokens"])]
-        ids = [wordpiece.encode(s) for s in sentencex.segment("en", text)]
+        ids = [wordpiece.encode(s) for s in splits.split_sentences("en", text)]
         lengths = [len(i) for i in ids if i]
         starts = np.cumsum([0, *lengths[:-1]]).tolist()
         assert document["sentence_starts"] == starts

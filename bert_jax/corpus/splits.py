@@ -30,6 +30,10 @@ _ITEM = re.compile(
 # White space outside ASCII before a period. After an initial, as in "Plan B\u00a0.", it
 # makes `sentencex` 1.0.32 panic.
 _WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\.)")
+# Characters from which a sentence is split again, without quotation marks.
+# `sentencex` does not split between two of them, and takes apostrophes for such.
+_LONG_SENTENCE = 1000
+_QUOTES = str.maketrans(dict.fromkeys("'\"\u2018\u201c\u201d", "\u2019"))
 _SPACES = " \t\r\n"
 # A match starts at the first space only; else a run of spaces takes quadratic time.
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*[\r\n][ \t\r\n]*")
@@ -121,23 +125,33 @@ def split_sentences(language: str, text: str) -> list[str]:
 
     The mark of a list item, such as "(1)", is a part of the sentence after it.
     """
-    spaced = _WIDE_SPACE.sub(" ", text)  # of the same length
     marks = [match.span() for match in _ITEM.finditer(text)]
-    segments = []
     begins = [(0, 0), *marks]
     ends = [begin for begin, _ in marks] + [len(text)]
+    segments = []
     for (begin, after), end in zip(begins, ends, strict=True):
-        cuts, place = [begin], after
-        for i, sentence in enumerate(sentencex.segment(language, spaced[after:end])):
-            # In long texts, `segment` leaves out some of the blank lines between
-            # paragraphs. They belong to the sentence before.
-            place = spaced.index(sentence, place)
-            if i:
-                cuts.append(place)
-            place += len(sentence)
-        cuts.append(end)
-        segments += [text[start:stop] for start, stop in itertools.pairwise(cuts)]
+        first, *others = _split(language, text[after:end])
+        for segment in (text[begin:after] + first, *others):
+            is_long = len(segment) > _LONG_SENTENCE
+            segments += _split(language, segment, _QUOTES) if is_long else [segment]
     return segments
+
+
+def _split(
+    language: str, text: str, replaced: dict[int, str] | None = None
+) -> list[str]:
+    """Split a text where `sentencex` splits it with some characters replaced."""
+    plain = _WIDE_SPACE.sub(" ", text.translate(replaced or {}))  # of the same length
+    cuts, place = [0], 0
+    for i, sentence in enumerate(sentencex.segment(language, plain)):
+        # In long texts, `segment` leaves out some of the blank lines between
+        # paragraphs. They belong to the sentence before.
+        place = plain.index(sentence, place)
+        if i:
+            cuts.append(place)
+        place += len(sentence)
+    cuts.append(len(text))
+    return [text[start:stop] for start, stop in itertools.pairwise(cuts)]
 
 
 def normalise_spaces(segments: Sequence[str]) -> list[str]:
