@@ -420,6 +420,9 @@ def test_tensor_parallel_chips_share_sequences():
     assert phase.batch_per_chip == phase.batch_size / 2
     size = 4 * got.parameters
     assert size / 4 < phase.memory.parameters < size / 3
+    # Both devices of a chip of v3 have the same rows.
+    (phase,) = planned("v3:2x2", mesh={"data": 4, "tensor": 2}).phases
+    assert phase.batch_per_chip == phase.batch_size / 4
 
 
 @needs_compiler
@@ -570,6 +573,19 @@ def test_objectives_say_what_reads_their_logits(recipe, lines):
     assert [line.split(": ", 1)[1] for line in got[: len(lines)]] == lines
 
 
+def test_a_teacher_has_no_dropout():
+    """On TPUs, dropout of probabilities rules out the kernel in long rows."""
+    cfg = load("distillation")
+    for encoder in (cfg.encoder, cfg.objective.teacher_encoder):
+        encoder.update(vocab_size=2000, max_position_embeddings=2048)
+        assert encoder.attention_dropout_rate > 0
+    cfg.phases[0].length = 2048
+    config = config_lib.from_dict(config_lib.PretrainConfig, cfg)
+    student, teacher = planner().make_run(config).describe_kernels("tpu")[:2]
+    assert "with dropout of probabilities" in student
+    assert f"teacher {TPU}" in teacher
+
+
 # ---- the search
 
 
@@ -642,6 +658,13 @@ def test_alternatives_can_be_sharded():
     all_data = dataclasses.replace(config, mesh=config_lib.MeshConfig(data=8))
     layout = "--config.mesh.data=-1 --config.mesh.fsdp=8"
     assert layout in search.alternatives(planner(), all_data, 0)
+    rest_is_tensor = config_lib.MeshConfig(data=4, tensor=-1)
+    changes = search.alternatives(
+        planner(), dataclasses.replace(config, mesh=rest_is_tensor), 0
+    )
+    assert "--config.mesh.shard_optimizer=True" in changes
+    layout = "--config.mesh.data=-1 --config.mesh.tensor=2 --config.mesh.fsdp=4"
+    assert layout in changes
     one_replica = dataclasses.replace(config, mesh=config_lib.MeshConfig(fsdp=8))
     assert list(search.alternatives(planner(), one_replica, 0)) == [
         "--config.encoder.remat=layer"

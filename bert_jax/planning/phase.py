@@ -134,9 +134,7 @@ def plan_phase(
         length=phase.length,
         batch_size=phase.batch_size,
         batch_per_chip=(
-            phase.batch_size
-            * topology.devices_per_chip
-            / sharding.num_batch_shards(run.mesh)
+            phase.batch_size / min(topology.chips, sharding.num_batch_shards(run.mesh))
         ),
         micro_batches=phase.micro_batches,
         flops=run.flops(phase, phase.length),

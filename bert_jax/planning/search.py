@@ -90,20 +90,23 @@ def alternatives(
     planner: Planner, config: config_lib.PretrainConfig, index: int
 ) -> dict[str, config_lib.PretrainConfig]:
     """Return flags that may make a phase fit, and the config of each."""
-    phase, mesh, topology = config.phases[index], config.mesh, planner.topology
+    phase, topology = config.phases[index], planner.topology
+    # Without -1, the rest of the devices.
+    mesh = dataclasses.replace(config.mesh, **planner.make_run(config).mesh.shape)
     changes: list[dict[str, Any]] = []
     if config.encoder.remat != "layer":
         changes.append({"encoder.remat": "layer"})
     for factor in (2, 3, 4, 8, 16):
         pieces = factor * phase.micro_batches
         changes.append({f"phases[{index}].micro_batches": pieces})
-    replicas = len(topology.devices) // (mesh.fsdp * mesh.tensor)
-    if replicas > 1 and not mesh.shard_optimizer:
+    if mesh.data > 1 and not mesh.shard_optimizer:
         changes.append({"mesh.shard_optimizer": True})
     # fsdp must fit in a slice, and more than 8 parts do not pay (docs/sharding.md).
     parts = min(8, len(topology.devices) // topology.slices // mesh.tensor)
     if mesh.fsdp == 1 < parts:
-        rest = {} if mesh.data == -1 else {"mesh.data": -1}
+        rest = {} if config.mesh.data == -1 else {"mesh.data": -1}
+        if config.mesh.tensor == -1:
+            rest["mesh.tensor"] = mesh.tensor
         changes.append({**rest, "mesh.fsdp": parts})
     changed = {_flags(each): _replace_fields(planner, config, each) for each in changes}
     return {flags: each for flags, each in changed.items() if each}

@@ -148,11 +148,13 @@ class Run:
 
     def _describe_kernels(self, name: str, phase: Phase, platform: str) -> str:
         """Describe the implementation of each part of an encoder in a phase."""
-        objective, predictions = phase.objective, 0
+        objective, encoder, predictions = phase.objective, self.encoders[name], 0
+        if name == "teacher":  # runs without dropout
+            encoder = dataclasses.replace(encoder, attention_dropout_rate=0.0)
         if name == objective.prediction_encoder:
             predictions = objective.num_predictions(phase.length)
         description = decisions.describe(
-            self.encoders[name],
+            encoder,
             platform,
             phase.batch_size // phase.micro_batches,
             phase.length,
