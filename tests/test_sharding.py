@@ -240,8 +240,10 @@ def test_models_and_batches_that_do_not_fit_are_refused():
         sharding.check_encoder(mesh, wide, config.FIELD_PREFIXES["generator"])
     with pytest.raises(UserError, match=r"phases\[0\]\.batch_size=12 .* 8 parts"):
         sharding.check_batch(mesh, "phases[0].", 12, 1)
-    with pytest.raises(UserError, match=r"batch_size=8 .* 16: .* 2 micro-batches"):
-        sharding.check_batch(mesh, "", 8, 2)
+    with pytest.raises(UserError, match=r"batch_size=9 .* 16: .* 2 micro-batches"):
+        sharding.check_batch(mesh, "", 9, 2)
+    with pytest.raises(UserError, match=r"micro_batches=2 must divide 3, .* 8 parts"):
+        sharding.check_batch(mesh, "", 24, 2)
 
 
 def fake_devices(slices, each):

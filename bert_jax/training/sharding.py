@@ -127,7 +127,14 @@ def check_encoder(
 def check_batch(mesh: Mesh, where: str, batch_size: int, micro_batches: int) -> None:
     """Check that a batch can be split evenly over devices and micro-batches."""
     parts = num_batch_shards(mesh)
-    if batch_size % (parts * micro_batches):
+    rows, rest = divmod(batch_size, parts)
+    if rest == 0 and rows % micro_batches:
+        raise UserError(
+            f"{where}micro_batches={micro_batches} must divide {rows}, the rows in "
+            f"each of {parts} parts into which mesh.data and mesh.fsdp cut "
+            f"{where}batch_size={batch_size}; use fewer, or a larger batch"
+        )
+    if rest:
         pieces = f", each in {micro_batches} micro-batches" if micro_batches > 1 else ""
         raise UserError(
             f"{where}batch_size={batch_size} must be a multiple of "
