@@ -38,6 +38,7 @@ required_number max_restarts steady_seconds pause
 [[ -z $log || -n $detach$signal ]] || fail "--log goes with --detach or --signal"
 [[ -z $signal ]] || (($# == 0)) || fail "--signal takes no command"
 [[ -z $log || -d $(dirname -- "$log") ]] || fail "there is no folder for --log=$log"
+[[ ! -d $log ]] || fail "--log=$log is a folder; give a file"
 
 # All processes of a detached run, its children included, hold FILE.lock open and locked.
 # So the lock shows whether any of them still runs, even after the loop was killed.

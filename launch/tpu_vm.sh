@@ -83,7 +83,11 @@ case $action in
         fail "this checkout has no remote 'origin'; give a repository, --repo=URL"
     fi
     if [[ -z $commit ]]; then
-      commit=$(git -C "$root" rev-parse HEAD)
+      commit=$(git -C "$root" rev-parse HEAD 2>/dev/null) ||
+        fail "this is no checkout of git; give a commit, --commit=COMMIT"
+      git -C "$root" diff --quiet HEAD &&
+        [[ -z $(git -C "$root" status --porcelain -- bert_jax configs launch) ]] ||
+        fail "this checkout has changes; commit and push them, or give --commit=COMMIT"
       [[ -n $(git -C "$root" branch --remotes --list "$branches" --contains "$commit") ]] ||
         fail "commit $commit is on no remote branch; push it, or give --commit=COMMIT"
     fi

@@ -218,10 +218,12 @@ MISTAKES = [
     (tpu_vm("install", "--commit=main", "--repo=r"), "takes the hash of a commit"),
     (xpk("--", "python", "-c", "a\nb"), "several lines"),
     (slurm("--nodes=4", "--", "python"), "unknown argument '--nodes=4'"),
+    (["bash", "launch/slurm.sbatch", "--", "python"], "this is no job of Slurm; give"),
     (tpu_vm("stop", "--name", "bert"), "'--name' of stop; flags are --NAME=VALUE, "),
     (["bash", "launch/restart.sh", "--detach", "--", "true"], "--log is missing"),
     (["bash", "launch/restart.sh"], "there is no command"),
     (["bash", "launch/restart.sh", "--log=a", "--", "true"], "--log goes with"),
+    (["bash", "launch/restart.sh", "--detach", "--log=.", "--", "true"], "is a folder"),
     (
         ["bash", "launch/restart.sh", "--signal=TERM", "--log=a", "--", "true"],
         "--signal takes no command",
@@ -439,6 +441,17 @@ def test_install_on_a_worker(launched, tmp_path):
     git(here, "push", "--quiet", "fork", "main")
     assert "is on no remote branch" in launched(*install, cwd=here).stderr
     git(here, "push", "--quiet", "origin", "main")
+    with open(here / "constraints.txt", "a") as stream:
+        stream.write("# changed")
+    assert "this checkout has changes" in launched(*install, cwd=here).stderr
+    git(here, "checkout", "--quiet", "constraints.txt")
+    (here / "launch" / "new.sh").touch()
+    assert "this checkout has changes" in launched(*install, cwd=here).stderr
+    (here / "launch" / "new.sh").unlink()
+    (here / ".git").rename(tmp_path / "git")
+    install_of_url = [*install, f"--repo={shared}"]
+    assert "no checkout of git" in launched(*install_of_url, cwd=here).stderr
+    (tmp_path / "git").rename(here / ".git")
 
     for round_ in range(2):  # anew, and over what is there
         if round_:
