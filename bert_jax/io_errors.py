@@ -13,6 +13,12 @@ from bert_jax.errors import Unavailable, UserError
 # Parts of libraries' messages about transient failures. TensorStore also says
 # RESOURCE_EXHAUSTED of a full disk.
 _TRANSIENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
+# Classes of aiohttp, requests and gcsfs, which are not always installed. gcsfs raises
+# these after several attempts (gcsfs/retry.py).
+_TRANSIENT_CLASSES = {
+    *("ClientConnectionError", "ClientPayloadError", "ConnectionError"),
+    *("ChunkedEncodingError", "ContentDecodingError", "ChecksumError"),
+}
 # Parts of the messages of gcsfs, TensorStore and TensorFlow when a store refuses access
 # (HTTP 401 and 403). Some errors of gcsfs have only this text, others have a `code`.
 _REFUSED = (
@@ -27,13 +33,11 @@ def is_transient(error: BaseException) -> bool:
         return False
     for seen in _causes(error):
         code = getattr(seen, "code", 0)  # of gcsfs: HTTP status
-        if isinstance(code, int) and (code == 429 or 500 <= code < 600):
+        if isinstance(code, int) and (code in (408, 429) or 500 <= code < 600):
             return True
         if isinstance(seen, TimeoutError | ConnectionError | MemoryError):
             return True
-        # Of aiohttp and requests, which are not always installed.
-        names = {c.__name__ for c in type(seen).__mro__}
-        if names & {"ClientConnectionError", "ConnectionError"}:
+        if _TRANSIENT_CLASSES & {c.__name__ for c in type(seen).__mro__}:
             return True
         if getattr(seen, "errno", 0) in (errno.ESTALE, errno.EMFILE, errno.ENFILE):
             return True

@@ -113,6 +113,10 @@ class HttpError(Exception):
     code = 503
 
 
+class ClientPayloadError(Exception):
+    """Error as in aiohttp, when a download ends early."""
+
+
 UNREACHABLE = r".* cannot be reached: \w+$"
 DISK = "^cannot write to /.*: No space left on device; set TMPDIR to another folder$"
 
@@ -125,6 +129,7 @@ DISK = "^cannot write to /.*: No space left on device; set TMPDIR to another fol
         ("glob", OSError("forbidden"), UserError, UNREACHABLE),
         ("get_file", TimeoutError("silence"), Unavailable, UNREACHABLE),
         ("get_file", HttpError("later\n"), Unavailable, UNREACHABLE),
+        ("get_file", ClientPayloadError("cut"), Unavailable, UNREACHABLE),
         ("get_file", OSError("forbidden"), UserError, UNREACHABLE),
         ("get_file", OSError(errno.ENOSPC, "full"), UserError, DISK),
     ],
