@@ -35,6 +35,21 @@ def test_a_request_during_a_long_call_ends_the_process():
     assert ask_when_ready(watched) == (75, lines)
 
 
+def test_a_request_while_others_are_awaited_ends_the_process():
+    watched = start(
+        "from absl import flags\n"
+        "from bert_jax.run import command_line\n"
+        "command_line.define_process_flags()\n"
+        "flags.FLAGS(['', '--coordinator_address=localhost:45671', '--num_processes=2',"
+        " '--process_id=1'])\n"
+        "print('ready', flush=True)\n"
+        "command_line.start_processes()\n"
+    )
+    assert watched.wait_for("connecting to the other processes"), watched.text
+    assert ask_when_ready(watched)[0] == 75
+    assert watched.lines[-1] == "stopped; the same command continues\n"
+
+
 def test_a_request_before_the_run_ends_the_process():
     """While libraries are imported and files are read."""
     watched = start(

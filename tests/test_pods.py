@@ -241,6 +241,21 @@ def test_processes_wait_for_slices_that_start_later(arguments, monkeypatch):
     assert calls == [{"initialization_timeout": 1800}]
 
 
+def test_an_unknown_launcher_asks_for_the_flags():
+    """Open MPI 5 sets no variable that JAX knows."""
+    script = "from bert_jax.training import processes; processes.start()"
+    environment = os.environ | {"OMPI_COMM_WORLD_SIZE": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("bert_jax.errors.UserError: JAX cannot find the other")
+    assert last.endswith("give --coordinator_address, --num_processes and --process_id")
+
+
 def local(*arguments):
     return subprocess.run(
         [sys.executable, str(runs.ROOT / "launch" / "local.py"), *arguments],

@@ -108,7 +108,7 @@ def define_text_flags() -> None:
 
 def define_process_flags() -> None:
     """Define the flags that identify this process among the run's processes."""
-    hint = "Not needed on TPU, under Slurm or MPI, or for a single process."
+    hint = "Not needed on TPU, under Slurm, or for a single process."
     flags.DEFINE_string("coordinator_address", "", f"HOST:PORT of process 0. {hint}")
     flags.DEFINE_integer("num_processes", 0, f"Number of processes. {hint}")
     flags.DEFINE_integer("process_id", -1, f"Index of this process, from 0. {hint}")
@@ -127,10 +127,13 @@ def start_training() -> str:
 
 def start_processes() -> None:
     """Connect to the other processes of the run, if there are any."""
-    from bert_jax.training import processes
+    from bert_jax.training import interrupts, processes
 
     values = flags.FLAGS
-    processes.start(values.coordinator_address, values.num_processes, values.process_id)
+    with interrupts.StopRequests():
+        processes.start(
+            values.coordinator_address, values.num_processes, values.process_id
+        )
 
 
 def read_config(cls: type[T], kind: str = "") -> T:

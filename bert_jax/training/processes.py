@@ -34,14 +34,14 @@ def start(
 ) -> None:
     """Connect to the other processes of this run, if there are any.
 
-    On TPU hosts, under Slurm and under MPI no arguments are needed. Must be called
-    before JAX initialises its devices.
+    On TPU hosts, under Slurm and under Open MPI, up to its version 4, no arguments are
+    needed. Must be called before JAX initialises its devices.
     """
     given = bool(coordinator_address), num_processes > 0, process_id >= 0
     if any(given) and not all(given):
         raise UserError(
             "--coordinator_address, --num_processes and --process_id belong together; "
-            "give all three, or none on TPU hosts and under Slurm or MPI"
+            "give all three, or none on TPU hosts and under Slurm"
         )
     if coordinator_address and not re.fullmatch(r".+:\d+", coordinator_address):
         raise UserError(
@@ -57,8 +57,15 @@ def start(
     # The loop stops all processes at the same step itself (`programs.HostSignals`).
     jax.config.update("jax_enable_preemption_service", False)
     address = (coordinator_address, num_processes, process_id) if all(given) else ()
+    terminal.say("connecting to the other processes, if there are any")
     # If another process is late, the traceback and exit status 1 say "restart".
-    jax.distributed.initialize(*address, initialization_timeout=_START_SECONDS)
+    try:
+        jax.distributed.initialize(*address, initialization_timeout=_START_SECONDS)
+    except ValueError as error:  # such as Open MPI 5, which JAX does not recognise
+        raise UserError(
+            f"JAX cannot find the other processes ({error}); give "
+            "--coordinator_address, --num_processes and --process_id"
+        ) from error
 
 
 def _has_peers() -> bool:
