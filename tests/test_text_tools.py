@@ -65,6 +65,12 @@ def test_bad_text_is_reported_and_the_rest_is_kept(tmp_path, saved_wordpiece):
     assert shards.open_corpus(tmp_path / "c").count("train", "documents") == 2
 
 
+def test_a_repeated_input_is_refused():
+    """The first would be ignored."""
+    done = call("build_corpus", "--input=a", "--input=b")
+    assert_refused(done, "--input is given more than once; give it once")
+
+
 def test_wikiextractor_output_read_as_text_is_reported(tmp_path):
     text = '<doc id="1" url="u" title="T">\nT\n\nSome text of it.\n\n</doc>\n'
     for name in ("wiki_00", "wiki_01"):

@@ -101,6 +101,7 @@ def define_text_flags() -> None:
         "input",
         "",
         "File of texts, plain, .gz, .bz2, .xz or .zst, local or gs://; - reads stdin.",
+        allow_overwrite=False,
     )
     flags.DEFINE_string("text_a", "", "Column with the texts, if the input is TSV.")
     flags.DEFINE_string("text_b", "", "Column with the second texts, if there is one.")

@@ -17,7 +17,8 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("input", "", "Checkpoint to read; path or URL.")
+    hint = "Checkpoint to read; path or URL."
+    flags.DEFINE_string("input", "", hint, allow_overwrite=False)
     flags.DEFINE_string("output", "", "Folder to write, new or empty; path or URL.")
     flags.DEFINE_enum(
         "to",

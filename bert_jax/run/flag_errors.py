@@ -63,8 +63,9 @@ def _describe_flag_error(error: Exception) -> str:
         if is_field and "config" in flags.FLAGS:  # without a recipe, it has no fields
             return NO_RECIPE
         return f"unknown flag --{error.flagname}{_hint_for_flag(error.flagname)}"
-    if "already defined as" in message:  # only --config has `allow_overwrite=False`
-        return "--config is given more than once; give one recipe"
+    if "already defined as" in message:  # a flag with `allow_overwrite=False`
+        name = re.search(r"--\w+", message)[0]
+        return f"{name} is given more than once; give it once"
     if isinstance(error, flags.Error) and "Traceback" not in message:
         flag, _, reason = message.partition(": ")
         known = [wanted for part, wanted in _EXPECTED.items() if part in reason]

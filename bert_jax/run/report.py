@@ -19,7 +19,8 @@ from bert_jax.training import comparison, curves, metrics_file
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("workdir", "", "Folder of a run.")
+    hint = "Folder of a run; more may follow."
+    flags.DEFINE_string("workdir", "", hint, allow_overwrite=False)
     flags.DEFINE_string(
         "output",
         "",

@@ -9,7 +9,8 @@ from bert_jax.errors import UserError
 
 def define_input_flags() -> None:
     """Define the flags of the input."""
-    flags.DEFINE_string("input", "", "Glob of files, local or gs://; in quotes.")
+    hint = "Glob of files, local or gs://; in quotes."
+    flags.DEFINE_string("input", "", hint, allow_overwrite=False)
     flags.DEFINE_string(
         "format",
         "",
