@@ -65,6 +65,14 @@ def test_bad_text_is_reported_and_the_rest_is_kept(tmp_path, saved_wordpiece):
     assert shards.open_corpus(tmp_path / "c").count("train", "documents") == 2
 
 
+def test_the_tokenizer_of_a_run_is_in_its_corpus(tmp_path):
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "a.txt").write_text("Some text.\n")
+    flags = [f"--input={tmp_path}/a.txt", f"--tokenizer={tmp_path}/run"]
+    done = call("build_corpus", *flags, f"--output={tmp_path}/c")
+    assert_refused(done, "; of a run, give the tokenizer/ of its corpus, or the one")
+
+
 def test_a_repeated_input_is_refused():
     """The first would be ignored."""
     done = call("build_corpus", "--input=a", "--input=b")

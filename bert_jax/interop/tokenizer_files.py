@@ -131,6 +131,11 @@ def _older_pipeline(
         # Corpora and converted checkpoints have it one level below.
         below = folder / "tokenizer"
         hint = f"; give {below}" if (below / PIPELINE_FILE).exists() else ""
+        if (folder / "checkpoints").exists():
+            hint = (
+                "; of a run, give the tokenizer/ of its corpus, or the one that "
+                "run.convert --to=native writes"
+            )
         raise UserError(
             f"there is no {PIPELINE_FILE}, {_WORDPIECE}, {_SENTENCEPIECE}, {_DEBERTA}, "
             f"{_FAIRSEQ}, or {' with '.join(_BYTE_BPE)}{hint}"
