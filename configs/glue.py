@@ -35,7 +35,7 @@ VARIANTS = tuple(config_lib.GLUE)
 
 
 def get_config(arg: str = ""):
-    """Return the recipe; `arg` is a task, with ",smoke" for a run of seconds."""
+    """Return the recipe; `arg` is a task, with ",smoke" for an epoch of short rows."""
     task, smoke = recipe_variants.parse(arg, VARIANTS)
     cfg = config_lib.to_configdict(config_lib.FinetuneConfig())
     cfg.task.update(name=f"glue/{task}", length=128)

@@ -4,7 +4,7 @@ r"""Start a run as several processes on this machine, and restart it when one di
   python launch/local.py --processes=4 --devices=2 --restarts=3 -- \
       python -m bert_jax.run.pretrain --config=configs/bert_miniature.py:smoke ...
 
-Each process has --devices emulated CPU devices and gets the command, with
+Each process has --devices emulated CPU devices, by default one, and the command with
 --coordinator_address, --num_processes and --process_id added if there are several.
 This is a small pod, with the restart rules of a pod (launch/README.md): status 0 means
 done, 2 means a mistake that a restart would repeat; after anything else, all processes

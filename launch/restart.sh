@@ -6,7 +6,7 @@
 #
 # What the command's exit status means:
 #   0      done
-#   2      a mistake in the arguments or files: not repeated
+#   2      an error that a restart would repeat, such as a missing file: not repeated
 #   75     it was asked to stop, and saved: repeated
 #   other  a crash: repeated, a limited number of times
 #
