@@ -306,6 +306,7 @@ def test_parquet_files_are_read_by_row_groups(split_bytes, documents, tmp_path):
     [
         pyarrow.binary(),
         pyarrow.large_binary(),
+        pyarrow.binary_view(),
         pyarrow.dictionary(pyarrow.int32(), pyarrow.binary()),
     ],
 )
@@ -316,6 +317,10 @@ def test_parquet_columns_may_be_binary(kind, tmp_path):
     assert [d.text for d in got] == ["a ä\n", "c"]
     problem = f"{tmp_path}/a.parquet, row 2: no text in 'text'; left out"
     assert (problems.lines, problems.count) == ([problem], 2)
+    nothing = pyarrow.table({"text": pyarrow.nulls(3)})
+    parquet.write_table(nothing, tmp_path / "a.parquet")
+    got, problems = read_all(sources.Source(f"{tmp_path}/*", "parquet"))
+    assert (got, problems.count) == ([], 3)
 
 
 def test_html_escapes_of_wikiextractor_are_undone(tmp_path):

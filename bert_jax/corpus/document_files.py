@@ -368,9 +368,10 @@ def _first_byte(group: "pyarrow.parquet.RowGroupMetaData") -> int:
 def _is_text(kind: pyarrow.DataType) -> bool:
     if pyarrow.types.is_dictionary(kind):
         kind = kind.value_type
-    # Some writers do not mark strings as such.
     texts = pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()
-    return kind in (*texts, pyarrow.binary(), pyarrow.large_binary())
+    # Some writers do not mark strings as such, or give a column without any no type.
+    bare = pyarrow.binary(), pyarrow.large_binary(), pyarrow.binary_view()
+    return kind in (*texts, *bare, pyarrow.null())
 
 
 def join_lines(lines: Iterable[str | None]) -> Iterator[str]:
