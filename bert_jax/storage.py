@@ -75,20 +75,32 @@ def check_new_folder(name: str) -> Path:
     """
     folder = path(name.rstrip("/") if is_remote(name) else name)
     with writing(folder):
-        if is_remote(folder):
-            check_reachable(folder)
-            # Hidden objects count, too.
-            url = glob_lib.escape(str(folder))
-            is_empty = not any(map(object_store.list_objects, (f"{url}/**", url)))
-        else:
+        if not is_remote(folder):
             existing = next(p for p in (folder, *folder.parents) if p.exists())
             if not existing.is_dir():
                 raise UserError(f"{existing} is a file; give a new folder")
             tempfile.TemporaryFile(dir=existing).close()
-            is_empty = existing != folder or not any(folder.iterdir())
-        if not is_empty:
+        if not is_empty(folder):
             raise UserError(f"{folder} is not empty; give a new folder")
     return folder
+
+
+def is_empty(folder: Path, besides: str = "") -> bool:
+    """Return whether a folder has nothing in it besides an entry of this name.
+
+    A folder that does not exist is empty.
+    """
+    if not is_remote(folder):
+        names = {each.name for each in folder.iterdir()} if folder.exists() else set()
+        return names <= {besides}
+    check_reachable(folder)
+    # Hidden objects count, too.
+    url = glob_lib.escape(str(folder))
+    found = [
+        f.name for glob in (f"{url}/**", url) for f in object_store.list_objects(glob)
+    ]
+    prefix = f"{folder}/{besides}/"
+    return all(besides and name.startswith(prefix) for name in found)
 
 
 def make_folder(folder: Path) -> None:
@@ -115,7 +127,7 @@ def remove_folder(folder: Path) -> None:
     store = object_store.open_store(folder.url)
     # By name: if the URL is a bucket, a recursive `rm` of gcsfs would remove it, too.
     if names := store.find(folder.url):
-        store.rm(names)
+        store.rm([glob_lib.escape(name) for name in names])  # `rm` takes globs
 
 
 def write_text(where: Path, text: str) -> None:

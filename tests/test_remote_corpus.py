@@ -138,6 +138,23 @@ def test_wildcards_match_no_hidden_object(url):
         storage.check_new_folder(f"{url}/x")
 
 
+def test_brackets_in_the_name_of_a_folder_are_no_glob(url):
+    for name in ("c1/a", "c[1]/a"):
+        STORE.pipe_file(f"{url}/{name}", b"x")
+    storage.remove_folder(storage.path(f"{url}/c[1]"))
+    assert stored(url) == {"c1/a": b"x"}
+
+
+def test_a_build_refuses_a_folder_with_folders(wordpiece, url):
+    """In a store, it would replace the tokenizer that it gets."""
+    STORE.pipe_file(f"{url}/c/tokenizer/tokenizer.json", b"mine")
+    STORE.pipe_file(f"{url}/a.txt", b"Some text.\n")
+    source = sources.Source(f"{url}/*.txt", "text")
+    with pytest.raises(UserError, match="is not empty; give a new folder"):
+        build.build(source, build.Settings(), wordpiece, f"{url}/c", workers=1)
+    assert stored(url)["c/tokenizer/tokenizer.json"] == b"mine"
+
+
 def test_build_without_documents_leaves_nothing(wordpiece, url):
     STORE.pipe_file(f"{url}/a.txt", b"")
     source = sources.Source(f"{url}/*.txt", "text")

@@ -60,7 +60,7 @@ def claimed(folder: storage.Path) -> Iterator[None]:
     with storage.writing(folder):
         storage.make_folder(folder)
         is_new = not settings_path(folder).exists()
-        if is_new and {path.name for path in folder.glob("*")} - {FOLDER}:
+        if is_new and not storage.is_empty(folder, besides=FOLDER):
             raise UserError(f"{folder} is not empty; give a new folder")
         storage.make_folder(folder / FOLDER)
     busy = f"another build is running on {folder}; wait for it or give another folder"
