@@ -252,6 +252,15 @@ def test_incomplete_files_are_not_written(ending, tmp_path):
 # ---- files of texts
 
 
+def test_errors_of_the_computation_are_no_errors_of_the_store():
+    def fails():
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        yield
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        feature_files.write("memory://f/a.jsonl", fails(), (-1,), pooled=True)
+
+
 def test_lines_pairs_and_empty_lines(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_bytes(

@@ -66,13 +66,15 @@ def write(
             yield each
 
     temporary = storage.temporary_file(where)
-    with storage.writing(where):
-        try:
+    try:
+        # Errors of the computation are no errors of a store.
+        with storage.writing(temporary if storage.is_remote(where) else where):
             write_format = _FORMATS[where.name.rpartition(".")[2]]
             write_format(temporary, counted(), layers, pooled)
+        with storage.writing(where):
             storage.move_into_place(temporary, where)
-        finally:
-            temporary.unlink(missing_ok=True)
+    finally:
+        temporary.unlink(missing_ok=True)
     return counts.total(), counts[True]
 
 
