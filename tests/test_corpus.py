@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import shutil
+import sysconfig
 from unittest import mock
 
 import numpy as np
@@ -496,6 +497,26 @@ def test_parameters_have_descriptions_and_summaries(tmp_path):
     assert list(python_docs.parameters(tmp_path / "n.py")) == []
 
 
+def test_docstrings_of_all_blocks(tmp_path):
+    text = "These words are a sentence of prose. " * 10
+    begins = [
+        "try:\n pass\nexcept E:",
+        "for x in y:",
+        "while x:",
+        "with x:",
+        "def f():",
+    ]
+    begins += ["if x:\n pass\nelse:", "match x:\n case y:", "async def f():"]
+    blocks = [
+        f'{begin}\n  def g{i}():\n    """Number {i}. {text}"""\n'
+        for i, begin in enumerate(begins)
+    ]
+    (tmp_path / "m.py").write_text("".join(blocks))
+    [got] = python_docs.read_module(tmp_path / "m.py", pytest.fail)
+    numbers = [line.partition(".")[0] for line in got.splitlines()]
+    assert numbers == [f"Number {i}" for i in range(len(begins))]
+
+
 def test_docstrings_after_many_branches(tmp_path):
     """Python's parser nests a branch in the one before."""
     branches = ["if False:\n    pass"] + ["elif False:\n    pass"] * 2000
@@ -527,6 +548,14 @@ def test_modules_of_packages_and_of_the_standard_library_are_listed(
     monkeypatch.setattr(python_docs, "_roots", lambda: [packages, library])
     names = [python_docs.module_name(path) for path in python_docs.source_files()]
     assert sorted(names) == ["pydoc_data/topics.py"] * 2 + ["re.py"] * 2
+    monkeypatch.undo()
+    (tmp_path / "lib64").symlink_to("lib")
+    monkeypatch.setattr(
+        sysconfig,
+        "get_path",
+        {"purelib": library, "platlib": tmp_path / "lib64", "stdlib": library}.get,
+    )
+    assert python_docs._roots.__wrapped__() == [library]
     monkeypatch.undo()
     roots = python_docs._roots()
     assert any((root / "pydoc_data/topics.py").exists() for root in roots)

@@ -71,7 +71,9 @@ def _roots() -> list[pathlib.Path]:
     # Packages come first, because they may be installed inside the standard library's
     # folder.
     names = ("purelib", "platlib", "stdlib")
-    return list(dict.fromkeys(pathlib.Path(sysconfig.get_path(n)) for n in names))
+    # On some systems, `lib64` is a link to `lib`.
+    paths = (pathlib.Path(sysconfig.get_path(name)).resolve() for name in names)
+    return list(dict.fromkeys(paths))
 
 
 def read_module(
@@ -111,16 +113,16 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
 
     Some packages repeat one many times.
     """
-    definitions = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    statements = ast.If | ast.Try | ast.With
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    statements = ast.stmt | ast.excepthandler | ast.match_case
     # Without recursion: each `elif` is an `if` in the one before.
     remaining: list[ast.AST] = [tree]
     while remaining:
         node = remaining.pop()
-        if not isinstance(node, statements) and (docstring := ast.get_docstring(node)):
+        if isinstance(node, documented) and (docstring := ast.get_docstring(node)):
             yield docstring
         for child in reversed([*ast.iter_child_nodes(node)]):
-            if isinstance(child, definitions | statements):
+            if isinstance(child, statements):
                 remaining.append(child)
 
 
