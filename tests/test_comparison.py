@@ -107,6 +107,15 @@ def test_names_of_folders_with_dollar_signs_are_drawn_as_they_are(workdirs):
         picture.savefig(io.BytesIO())
 
 
+def test_many_runs_have_a_color_each_and_room_for_their_legend():
+    record = {"step": 1, "split": "eval", "mlm_loss": 5.0}
+    picture = curves.compare({f"run {i}": [record] for i in range(40)})
+    picture.savefig(io.BytesIO())  # warns if the panel has no room
+    (axis,) = picture.axes
+    colors = {str(line.get_color()) for line in axis.lines if len(line.get_xdata())}
+    assert len(colors) == 40
+
+
 def test_only_the_first_corpora_have_panels():
     corpora = [f"a$^$ {i}/mlm_loss" for i in range(100)]
     record = {"step": 1, "split": "eval", "mlm_loss": 5.0, **dict.fromkeys(corpora, 4)}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import axes, figure
+from matplotlib import axes, colormaps, figure
 
 from bert_jax.errors import UserError
 from bert_jax.training import metrics_file
@@ -94,8 +94,13 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
     left_out = {*list(corpora)[len(_CORPUS_MARKERS) :]}
     if not (names := [n for n in names if n.partition("/")[0] not in left_out]):
         raise UserError(f"{', '.join(runs)} have no losses or accuracies to plot")
-    picture, grid = _grid(len(names), columns=min(len(names), 2))
-    colors = {run: f"C{i}" for i, run in enumerate(runs)}
+    # Legends are above the panels.
+    height = 3.4 + 0.075 * max(0, len(runs) - 6)
+    picture, grid = _grid(len(names), columns=min(len(names), 2), height=height)
+    colors = [f"C{i}" for i in range(len(runs))]
+    if len(runs) > 10:  # more than the colors that have a number
+        colors = colormaps["turbo"](np.linspace(0.05, 0.95, len(runs)))
+    colors = dict(zip(runs, colors, strict=True))
     for axis, name in zip(grid, names, strict=True):
         for run, records in runs.items():
             axis.plot([], [], color=colors[run], label=run)
@@ -119,10 +124,12 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
     return picture
 
 
-def _grid(count: int, columns: int) -> tuple[figure.Figure, list[axes.Axes]]:
-    """Return a figure and its panels, row by row."""
+def _grid(
+    count: int, columns: int, height: float = 3.4
+) -> tuple[figure.Figure, list[axes.Axes]]:
+    """Return a figure and its panels, row by row; the height of a row is in inches."""
     rows = -(-count // columns)
-    picture = figure.Figure(figsize=(5 * columns, 3.4 * rows), dpi=110)
+    picture = figure.Figure(figsize=(5 * columns, height * rows), dpi=110)
     return picture, [picture.add_subplot(rows, columns, i + 1) for i in range(count)]
 
 
