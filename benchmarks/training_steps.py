@@ -7,7 +7,6 @@ positions. bfloat16 is the compute type; parameters and Adam stay float32 on bot
 
 import dataclasses
 import functools
-import itertools
 import os
 
 import numpy as np
@@ -137,7 +136,8 @@ def steps_of_run(run):
 
     def train(count):
         nonlocal state
-        for batch in itertools.islice(batches, count):
+        for _ in range(count):
+            batch = next(batches)
             train_step = compiled(batch["input_ids"].shape[-1])
             batch = sharding.to_devices(mesh, batch, phase.batch_size)
             state, _ = train_step(state, batch, signals, seed, constants)

@@ -103,7 +103,7 @@ def table(results: Results) -> str:
         (f"accuracy, mean of {len(random)} seeds", _mean(pretrained), _mean(random)),
         ("  by seed", _each(pretrained), _each(random)),
     ]
-    lines = [f"{name:<30}{a:<23}{b}".rstrip() for name, a, b in rows]
+    lines = [f"{name:<30}{a:<22} {b}".rstrip() for name, a, b in rows]
     gain = 100 * (np.mean(pretrained) - np.mean(random))
     note = (
         "The task: given the summary of a function and the description of a parameter, "
