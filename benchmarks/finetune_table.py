@@ -8,9 +8,9 @@ glue/{CoLA,SST-2,MRPC,RTE,STS-B}/{train,dev}.tsv, wnut17/{train,dev}.conll,
 squad/dev-v1.1.json, whose first 38 of 48 articles are to train on, and
 arc/ARC-E/{dev-arc_easy_dev,test-arc_easy_test}.csv, of which the first is to train on.
 Each task is trained with `--seeds` seeds from each of the models.
-An interrupted run resumes, and a finished run is skipped. The table goes to standard
-output: one score of each task on its evaluation set, in percent, as mean and standard
-deviation over seeds.
+An interrupted run resumes; a finished run only predicts again. The table goes to
+standard output: one score of each task on its evaluation set, in percent, as mean and
+standard deviation over seeds.
 """
 
 import argparse
