@@ -46,7 +46,7 @@ def get_config(arg: str = ""):
     objective = config_lib.MaskedLmConfig(
         segments="doc_sentences",
         short_sequence_rate=0.0,
-        examples_per_row=16,
+        examples_per_row=32,  # 16 short texts do not fill 8,192 positions
         masking=config_lib.MaskingConfig(
             rate=0.5, mask_token_rate=1.0, random_token_rate=0.0
         ),
@@ -85,6 +85,7 @@ def get_config(arg: str = ""):
     cfg.encoder.pooler.update(pooling="late_mean", activation="gelu_erf")
     cfg.optimizer.update(schedule="wsd", bias_correction=True, weight_decay=0.1)
     cfg.optimizer.update(beta2=0.95, epsilon=1e-5)
+    cfg.loop.checkpoint_every = 500
     if smoke:
         recipe_variants.shrink_pretraining(cfg)
         cfg.encoder.num_key_value_heads = 1

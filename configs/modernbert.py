@@ -28,8 +28,9 @@ Differences: batches grow in three steps, from a quarter; the authors' begin wit
         authors' large begins with the layers of base, has 4,928, 616 and 624 rows in
         the three stages, and its authors advise a lower rate than 5e-4. Weight decay is
         multiplied by the rate of each stage. Ettin's rate falls to half in stage 2;
-        here it is the mean of that fall. Ettin's rows are not packed, and have 7,999
-        tokens in stages 2 and 3.
+        here it is the mean of that fall. Ettin's rows are not packed, and have up to
+        7,999 tokens in stages 2 and 3, so its steps have fewer tokens, and there are
+        more of them.
 Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus whose tokenizer is byte-level BPE (run.train_tokenizer
@@ -73,7 +74,7 @@ def get_config(arg: str = ""):
     objective = config_lib.MaskedLmConfig(
         segments="doc_sentences",
         short_sequence_rate=0.0,
-        examples_per_row=16,
+        examples_per_row=32,  # 16 short texts do not fill 8,192 positions
         masking=config_lib.MaskingConfig(rate=0.3),
     )
     if variant.startswith("ettin"):
@@ -120,6 +121,8 @@ def get_config(arg: str = ""):
     cfg.encoder.scan_layers = hidden >= 1024
     cfg.optimizer.update(name="stable_adamw", schedule="wsd", bias_correction=True)
     cfg.optimizer.update(beta2=0.98, clip_norm=0.0, weight_decay=weight_decay)
+    if variant.startswith("ettin"):
+        cfg.loop.checkpoint_every = 250  # a step has up to 37.7 M tokens
     if smoke:
         recipe_variants.shrink_pretraining(cfg)
     return cfg

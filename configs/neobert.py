@@ -35,7 +35,7 @@ def get_config(arg: str = ""):
     objective = config_lib.MaskedLmConfig(
         segments="doc_sentences",
         short_sequence_rate=0.0,
-        examples_per_row=8,
+        examples_per_row=16,  # 8 short texts do not fill 4,096 positions
         masking=config_lib.MaskingConfig(
             rate=0.2, mask_token_rate=1.0, random_token_rate=0.0
         ),
