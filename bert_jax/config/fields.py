@@ -135,8 +135,8 @@ def _rebuild(expected: Any, value: Any, where: str) -> Any:
         return tuple(
             _rebuild(item_type, item, f"{where}[{i}]") for i, item in enumerate(value)
         )
-    if expected is float and type(value) is int:
-        return float(value)
+    if expected is float and (type(value) is int or isinstance(value, float)):
+        return float(value)  # np.float64 is a float, too
     if type(value) is not expected:
         raise UserError(f"config field {where}={value!r}: expected {expected.__name__}")
     return value
