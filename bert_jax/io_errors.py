@@ -13,9 +13,10 @@ from bert_jax.errors import Unavailable, UserError
 # Parts of libraries' messages about transient failures. TensorStore also says
 # RESOURCE_EXHAUSTED of a full disk.
 _TRANSIENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
-# Classes of aiohttp, requests and gcsfs, which are not always installed. gcsfs raises
-# these after several attempts (gcsfs/retry.py).
+# Classes of aiohttp, requests, gcsfs and TensorFlow, which are not always installed.
+# gcsfs raises these after several attempts (gcsfs/retry.py), as TensorFlow does.
 _TRANSIENT_CLASSES = {
+    *("UnavailableError", "AbortedError", "DeadlineExceededError"),
     *("ClientConnectionError", "ClientPayloadError", "ConnectionError"),
     *("ChunkedEncodingError", "ContentDecodingError", "ChecksumError"),
 }

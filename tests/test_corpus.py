@@ -416,6 +416,7 @@ def test_tensorflow_datasets(tmp_path, documents, monkeypatch, file_format):
     # TFDS_DATA_DIR does the same in a new process.
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     source = sources.Source("", "tfds:chapters", "body", split_bytes=10_000)
+    read_texts = sources._tfds_texts
     assert len(sources.plan(source)) > 3
     # An example may be larger than a split.
     for size in (10_000, 10):
@@ -426,6 +427,17 @@ def test_tensorflow_datasets(tmp_path, documents, monkeypatch, file_format):
         sources.plan(sources.Source("", "tfds:chapters"))
     with pytest.raises(UserError, match=r"not prepared in .*tfds build lm1b"):
         sources.plan(sources.Source("", "tfds:lm1b"))
+    forbidden = "HTTP response code 403"
+    for error, expected, message in (
+        (ConnectionResetError("away"), Unavailable, "cannot be read now: away"),
+        (tf.errors.AbortedError(None, None, "away"), Unavailable, "now: away"),
+        (tf.errors.PermissionDeniedError(None, None, forbidden), UserError, forbidden),
+    ):
+        fails = mock.Mock(side_effect=error)
+        monkeypatch.setattr(sources, "_tfds_texts", lambda *_, f=fails: iter(f, None))
+        with pytest.raises(expected, match=message):
+            read_all(source)
+    monkeypatch.setattr(sources, "_tfds_texts", read_texts)
     (records,) = tmp_path.glob("**/*record*")
     records.write_bytes(flipped(records.read_bytes(), records.stat().st_size // 2))
     kept, problems = read_all(dataclasses.replace(source, split_bytes=10**9))

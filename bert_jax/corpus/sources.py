@@ -20,7 +20,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from bert_jax import storage, terminal
+from bert_jax import io_errors, storage, terminal
 from bert_jax.corpus import document_files, file_kinds, python_docs
 from bert_jax.corpus.document_files import Problems, Section
 from bert_jax.errors import UserError
@@ -238,7 +238,10 @@ def _read_tfds(
             encoded = next(texts)
         # TFDS and its dependencies raise many kinds of errors for damaged files.
         except Exception as error:
+            file_kinds.raise_if_transient(section.name, error)
             reason = " ".join(str(error).split())
+            if io_errors.is_refused(error):
+                raise UserError(f"{section.name} cannot be read: {reason}") from error
             problems.add(
                 f"{section.name}: examples {number} to {section.end} cannot be read "
                 f"({reason})"
@@ -276,9 +279,11 @@ def _tfds_builder(name: str):
     except tfds.core.registered.DatasetNotFoundError as error:
         raise UserError(f"unknown TFDS dataset {name!r}") from error
     except Exception as error:  # of damaged metadata, too
+        file_kinds.raise_if_transient(f"the TFDS dataset {name}", error)
         reason = " ".join(str(error).split())
+        hint = "" if io_errors.is_refused(error) else "; prepare it again"
         raise UserError(
-            f"the TFDS dataset {name} cannot be read ({reason}); prepare it again"
+            f"the TFDS dataset {name} cannot be read ({reason}){hint}"
         ) from error
     if not builder.info.splits:
         raise UserError(
