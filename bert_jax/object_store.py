@@ -136,7 +136,8 @@ def list_objects(pattern: str | os.PathLike) -> list[FileInfo]:
     return [
         FileInfo(f"{scheme}://{name.lstrip('/')}", about["size"], _checksum(about))
         for name, about in sorted(matched.items())
-        if about["type"] == "file"
+        # Consoles mark empty folders by an object whose name ends in a slash.
+        if about["type"] == "file" and not name.endswith("/")
     ]
 
 

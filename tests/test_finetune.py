@@ -569,6 +569,18 @@ def test_later_seeds_need_the_parameters_of_the_first(
         finetuning.finetune(changed, str(tmp_path / "runs"))
 
 
+def test_an_incomplete_best_checkpoint_hides_no_others(
+    pretrained, tmp_path, monkeypatch
+):
+    """In a store, a save in progress has its name."""
+    folder = shutil.copytree(pretrained, tmp_path / "run")
+    (folder / "best/6").mkdir(parents=True)
+    with pytest.raises(UserError, match="best/6 is damaged"):
+        restore.find(folder)
+    monkeypatch.setattr(restore.storage, "is_remote", lambda _: True)
+    assert restore.find(folder).parent == folder / "checkpoints"
+
+
 def test_later_seeds_need_the_examples_of_the_first(
     pretrained, task, tmp_path, monkeypatch
 ):

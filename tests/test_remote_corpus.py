@@ -7,6 +7,7 @@ renaming. gcsfs itself is not tested here.
 import dataclasses
 import json
 import sys
+import types
 import uuid
 
 import fsspec
@@ -136,6 +137,15 @@ def test_wildcards_match_no_hidden_object(url):
     STORE.pipe_file(f"{url}/x/.hidden", b"x")
     with pytest.raises(UserError, match="is not empty"):
         storage.check_new_folder(f"{url}/x")
+
+
+def test_marks_of_folders_are_no_files(monkeypatch):
+    """A console makes an empty folder by such an object."""
+    about = {"type": "file", "size": 0}
+    found = {"b/new/": about, "b/new/a": about}
+    store = types.SimpleNamespace(glob=lambda url, detail: found)
+    monkeypatch.setattr(object_store, "open_store", lambda url: store)
+    assert [f.name for f in object_store.list_objects("gs://b/**")] == ["gs://b/new/a"]
 
 
 def test_brackets_in_the_name_of_a_folder_are_no_glob(url):

@@ -30,7 +30,7 @@ def check(output: str, *, local: bool = False) -> storage.Path:
     folder = storage.check_new_folder(output)
     if not storage.is_remote(folder):
         folder = pathlib.Path(os.path.abspath(folder))
-        restore.check_name(folder)
+    restore.check_name(folder)
     return folder
 
 

@@ -5,6 +5,7 @@ Only this module and `checkpoint.py` use Orbax's checkpoints.
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -77,15 +78,16 @@ def find(path: str | os.PathLike) -> epath.Path:
             "folder of a published model (models are not downloaded)"
         )
     folders = (path / "best", path / "checkpoints", path)
-    steps = next(filter(None, map(list_checkpoints, folders)), [])
-    for candidate in steps or [path]:
+    for candidate in itertools.chain.from_iterable(map(list_checkpoints, folders)):
         if is_complete(candidate):
             return candidate
         # On a disk, the name appears when a save is complete, so this one is damaged.
-        if steps and not storage.is_remote(path):
+        if not storage.is_remote(path):
             raise UserError(
                 f"{candidate} is damaged, it has no metadata; give another checkpoint"
             )
+    if is_complete(path):
+        return path
     if runs := sorted(path.glob("seed-*")):
         raise UserError(f"{path} has a run for each seed; give one, such as {runs[0]}")
     # Such as the output of a Trainer, or the cache of a hub.
