@@ -495,7 +495,8 @@ def test_encoders_that_no_class_computes_are_refused():
         (
             vars(MODERNBERT) | {"pooler": config.PoolerConfig()},
             tagger,
-            "ModernBERT .* encoder.pooler.per_token=True only, got False",
+            "ModernBERT .* encoder.pooler.per_token=True only, got False; .* fine-tune "
+            "again from the folder that run.convert --to=huggingface makes",
         ),
         (
             vars(MODERNBERT) | {"type_vocab_size": 2, "first_attention_norm": True},
@@ -718,7 +719,12 @@ def test_a_checkpoint_of_albert_in_tensorflow(tmp_path, documents):
     for path in expected.shapes:
         if not parameters.is_vocabulary_table(path):
             np.testing.assert_array_equal(got.parameter(path), expected.parameter(path))
-    (folder / "spiece.model").unlink()
+    model = (folder / "spiece.model").rename(folder / "30k-clean.model")
+    assert tokenizer_files.read(folder) == got.metadata.tokenizer
+    model.write_bytes(model.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"read .*30k-clean.model: the Sent.*damaged"):
+        checkpoints.open_published(folder)
+    model.unlink()
     with pytest.raises(UserError, match=r"has 0 files \*.model; expected one"):
         checkpoints.open_published(folder)
 
@@ -740,6 +746,11 @@ def test_a_checkpoint_of_electra_in_tensorflow(tmp_path, monkeypatch):
     assert got.shapes == expected.shapes
     for path in expected.shapes:
         np.testing.assert_array_equal(got.parameter(path), expected.parameter(path))
+    # With a capital letter, nothing is lower-cased.
+    for text in (vocabulary, vocabulary.replace("\naa\n", "\nAa\n")):
+        (folder / "vocab.txt").write_text(text)
+        read = checkpoints.open_published(folder).metadata.tokenizer
+        assert tokenizer_files.read(folder).fingerprint == read.fingerprint
 
 
 def test_checkpoints_of_the_saver_of_tensorflow(tmp_path):

@@ -183,16 +183,23 @@ def check_export(spec: ModelSpec) -> None:
     file = JsonFile(pathlib.Path("config.json"), to_huggingface(spec))
     read = parse_encoder(file, ACTIVATIONS, spec.family)
     written = _architecture(spec.encoder, spec)
-    differences = "; ".join(
-        f"encoder.{name}={value!r} only, got {written[name]!r}"
+    differences = {
+        name: f"encoder.{name}={value!r} only, got {written[name]!r}"
         for name, value in _architecture(read, spec).items()
         # `written` lacks the pooler's other fields if `pooler.per_token` is False.
         if written.get(name, value) != value
-    )
+    }
     if differences:
+        hint = "train with these values"
+        if all(name.startswith("pooler.") for name in differences):
+            hint = (
+                "fine-tune again from the folder that run.convert --to=huggingface "
+                "makes of the pretrained model"
+            )
         raise UserError(
-            f"{spec.family.title} of transformers supports {differences}; use this "
-            "checkpoint with bert_jax only, or train with these values"
+            f"{spec.family.title} of transformers supports "
+            f"{'; '.join(differences.values())}; use this checkpoint with bert_jax "
+            f"only, or {hint}"
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from bert_jax.errors import UserError
 
 GOOGLE_CONFIG = "bert_config.json"  # config of google-research/bert
+ALBERT_CONFIG = "albert_config.json"  # config of google-research/albert
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:

@@ -11,15 +11,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import configs, json_files, published, tokenizer_files
 from bert_jax.interop.families import ALBERT, BERT, ELECTRA, family
 from bert_jax.interop.families.family import ACTIVATIONS
 from bert_jax.interop.safetensors import LazyArray
-from bert_jax.tokenizer import Tokenizer, sentencepiece_model
 
-_ALBERT_CONFIG = "albert_config.json"
 # Purposes that google-research/bert has a model for.
 PURPOSES = (
     family.BARE,
@@ -67,7 +64,7 @@ _TRAINING = re.compile(r".*/adam_[mv]|global_step")
 
 def is_checkpoint(path: pathlib.Path) -> bool:
     """Return whether a path, a folder or a prefix of files, is a checkpoint."""
-    names = json_files.GOOGLE_CONFIG, _ALBERT_CONFIG
+    names = json_files.GOOGLE_CONFIG, json_files.ALBERT_CONFIG
     return _index(path) is not None or any((path / name).exists() for name in names)
 
 
@@ -97,10 +94,10 @@ def read(path: pathlib.Path) -> published.Published:
       UserError: A file is missing or damaged.
     """
     folder = path if path.is_dir() else path.parent
-    is_albert = (folder / _ALBERT_CONFIG).exists()
+    is_albert = (folder / json_files.ALBERT_CONFIG).exists()
     config = None
     if is_albert:
-        config = configs.read_tensorflow(folder / _ALBERT_CONFIG, ALBERT)
+        config = configs.read_tensorflow(folder / json_files.ALBERT_CONFIG, ALBERT)
     elif (folder / json_files.GOOGLE_CONFIG).exists():
         config = configs.read_tensorflow(folder / json_files.GOOGLE_CONFIG, BERT)
     if not (index := _index(path)):
@@ -112,12 +109,11 @@ def read(path: pathlib.Path) -> published.Published:
     arrays = _arrays(prefix, _ALBERT_PARTS if is_albert else _ELECTRA_PARTS)
     if not config:
         config = _config_of_electra(folder / json_files.GOOGLE_CONFIG, arrays)
-    read_tokenizer = _read_sentencepiece if is_albert else tokenizer_files.read_google
     return published.assemble(
         str(path),
         (index, *files),
         config,
-        read_tokenizer(folder),
+        tokenizer_files.read_google(folder),
         arrays,
         tokens_are_lines=not is_albert,
     )
@@ -148,14 +144,6 @@ def _config_of_electra(
     file = json_files.JsonFile(path, values)
     encoder = configs.parse_encoder(file, ACTIVATIONS, ELECTRA)
     return configs.ConfigFile(file, ELECTRA, "", encoder)
-
-
-def _read_sentencepiece(folder: pathlib.Path) -> Tokenizer:
-    models = sorted(folder.glob("*.model"))
-    if len(models) != 1:
-        raise UserError(f"{folder} has {len(models)} files *.model; expected one")
-    pipeline = sentencepiece_model.pipeline(models[0].read_bytes(), True, True)
-    return tokenizer_lib.make(pipeline)
 
 
 def _arrays(prefix: pathlib.Path, parts: dict[str, str]) -> dict[str, LazyArray]:

@@ -75,10 +75,12 @@ def read(folder: storage.Path, overrides: Mapping[str, str] | None = None) -> To
         tokenizer_settings.check(folder, tokenizer, settings)
         return tokenizer
     config = folder / "config.json"
-    if (folder / json_files.GOOGLE_CONFIG).exists() and not config.exists():
+    # A checkpoint of google-research/electra has no config.
+    of_google = json_files.GOOGLE_CONFIG, json_files.ALBERT_CONFIG, "*.index"
+    if any(any(folder.glob(name)) for name in of_google) and not config.exists():
         if overrides:
             raise UserError(
-                f"--special_tokens does not apply to {folder}: its vocab.txt has "
+                f"--special_tokens does not apply to {folder}: its vocabulary has "
                 "BERT's special tokens"
             )
         return read_google(folder)
@@ -176,7 +178,17 @@ def _fairseq_pipeline(
 
 
 def read_google(folder: pathlib.Path) -> Tokenizer:
-    """Read the `vocab.txt` in a folder of google-research/bert or electra."""
+    """Read the vocabulary in a folder of google-research/bert, albert or electra.
+
+    It is `vocab.txt`, or for ALBERT the only SentencePiece model.
+    """
+    if (folder / json_files.ALBERT_CONFIG).exists():
+        models = sorted(folder.glob("*.model"))
+        if len(models) != 1:
+            raise UserError(f"{folder} has {len(models)} files *.model; expected one")
+        with storage.reading(models[0]):
+            content = models[0].read_bytes()
+            return tokenizer_lib.make(sentencepiece_model.pipeline(content, True, True))
     settings = tokenizer_settings.read(folder)
     return read_wordpiece(
         folder / _WORDPIECE,

@@ -101,7 +101,10 @@ def pipeline(
     has_bytes = any(map(processor.is_byte, range(count)))
     unigram = models.Unigram(scores, names.index(unk), byte_fallback=has_bytes)
     result = tokenizers.Tokenizer(unigram)
-    result.normalizer = normalizer(lower_case, strip_accents, spec)
+    try:
+        result.normalizer = normalizer(lower_case, strip_accents, spec)
+    except Exception as error:  # the library has no class of errors
+        raise UserError(f"the SentencePiece model is damaged: {error}") from error
     scheme = "always" if spec.get(3, True) else "never"
     splits = bool(trained.get(22, True))  # else pieces may have several words
     result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=splits)

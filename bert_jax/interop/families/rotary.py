@@ -88,10 +88,11 @@ def _read_period(file: JsonFile, default: tuple[int, int]) -> tuple[int, int]:
     count, kinds = file.values["num_hidden_layers"], file.values.get("layer_types")
     if kinds is None:
         return default
-    for every in range(1, count + 2):
-        for first in range(every):
-            if kinds == _layer_types(count, every, first):
-                return every, first
+    if isinstance(kinds, list) and len(kinds) == count:
+        for every in range(1, count + 2):
+            for first in range(every):
+                if kinds == _layer_types(count, every, first):
+                    return every, first
     raise UserError(
         f"{file.path}: layer_types is {kinds!r}; bert_jax supports "
         f"{GLOBAL} in every K-th of {count} layers and {LOCAL} in the others only"
