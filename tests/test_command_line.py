@@ -191,6 +191,7 @@ def test_errors_of_a_recipe_keep_their_traceback(recipe):
         ([BASE, "--seed=1"], "recipe are set by --config.seed"),
         ([BASE, "--batch=1"], "recipe are set by --config.GROUP.FIELD=VALUE"),
         ([BASE, BASE], "error: --config is given more than once; give it once"),
+        (["--config.seed=1", BASE], "--config=RECIPE comes before its fields, --con"),
         ([BASE, "--workdri=x"], "unknown flag --workdri; did you mean --workdir?"),
         (
             [BASE, "--confg.seed=1"],

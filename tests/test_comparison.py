@@ -30,6 +30,19 @@ def write_run(folder, rate, phases, records):
     return storage.path(folder)
 
 
+def test_each_corpus_has_a_row(workdirs):
+    for folder, names in zip(workdirs, ("a/en,b/de", "a/en,c/fr"), strict=True):
+        config = json.loads((folder / "config.json").read_text())
+        config["data"] = {"corpus": names, "fingerprint": names[-1]}
+        (folder / "config.json").write_text(json.dumps(config))
+    lines = comparison.table(comparison.read(workdirs)).splitlines()
+    shown = [line.split() for line in lines if line.startswith("data")]
+    assert shown == [
+        ["data.fingerprint", '"e"', '"r"'],
+        ["data.corpus[1]", '"b/de"', '"c/fr"'],
+    ]
+
+
 @pytest.fixture
 def workdirs(tmp_path):
     one = [(1, "train", 9.0), (2, "train", 8.0), (2, "eval", 8.5)]

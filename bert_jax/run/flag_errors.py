@@ -66,6 +66,8 @@ def _describe_flag_error(error: Exception) -> str:
     if "already defined as" in message:  # a flag with `allow_overwrite=False`
         name = re.search(r"--\w+", message)[0]
         return f"{name} is given more than once; give it once"
+    if "before a value for --config" in message:
+        return "--config=RECIPE comes before its fields, --config.FIELD=VALUE"
     if isinstance(error, flags.Error) and "Traceback" not in message:
         flag, _, reason = message.partition(": ")
         known = [wanted for part, wanted in _EXPECTED.items() if part in reason]

@@ -91,10 +91,16 @@ def _last(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _fields(folder: storage.Path) -> dict[str, str]:
+    """Return the config of a run; each of several corpora is a field of its own."""
     path = folder / "config.json"
     with storage.reading(path):
         values = json.loads(path.read_text(encoding="utf-8"))
+    fields = dict(config_lib.leaves(values))
+    for name in ("data.corpus", "data.fingerprint"):
+        if "," in fields.get(name, ""):
+            parts = enumerate(fields.pop(name).split(","))
+            fields |= {f"{name}[{i}]": part for i, part in parts}
     return {
         name: terminal.printable(json.dumps(value, ensure_ascii=False))
-        for name, value in config_lib.leaves(values)
+        for name, value in fields.items()
     }
