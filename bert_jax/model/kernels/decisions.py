@@ -83,7 +83,8 @@ def attention(
         return Decision(PLAIN, "encoder.kernels=off")
     is_plain_pattern = not (is_local or config.causal or has_dropout)
     has_kernel = platform == "tpu" and is_plain_pattern
-    if queries is not None and (queries < QUERY_CHUNK or not has_kernel):
+    fits_kernel = queries is None or QUERY_CHUNK <= queries <= length
+    if queries is not None and not (fits_kernel and has_kernel):
         return Decision(PLAIN, f"{queries} positions of a row of {length}")
     has_distances = config.positions == "disentangled"
     if config.positions == "relative" or (has_distances and platform != "tpu"):
