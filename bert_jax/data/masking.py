@@ -69,7 +69,6 @@ class Masking:
         self._config = config
         self._rate = config.eval_rate if held_out else config.rate
         self._length = length
-        self._column_bits = (length - 1).bit_length()
         self._max_predictions = config.num_predictions(length)
         self._tokenizer = tokenizer
         self._begins_word = tf.constant(tokenizer.begins_word)
@@ -132,13 +131,11 @@ class Masking:
         num_tokens = length - tf.math.count_nonzero(is_padding, axis=1)
         count = self._count(num_tokens, keys_for)
         if self._config.unit == "token":
-            num_candidates = tf.math.count_nonzero(is_candidate, axis=1)
-            count = tf.minimum(count, num_candidates)
-            slot = tf.range(self._max_predictions, dtype=tf.int64)[None, :]
             column = self._in_random_order(
                 is_candidate, keys_for(Purpose.MASK_POSITIONS), self._max_predictions
             )
-            is_chosen = slot < count[:, None]
+            slot = tf.range(self._max_predictions, dtype=tf.int64)[None, :]
+            is_chosen = (slot < count[:, None]) & (column >= 0)
         else:
             column, is_chosen = self._choose_units(ids, is_candidate, keys_for, count)
         positions = tf.sort(tf.where(is_chosen, column, length), axis=1)
@@ -149,10 +146,10 @@ class Masking:
         self, is_candidate: tf.Tensor, key: tf.Tensor, limit: int
     ) -> tf.Tensor:
         """Return columns of candidates, int64 [B, limit]; -1 where none are left."""
-        # Top ranks come first, and their lowest bits are their columns.
         rank = random_bits.column_ranks(key, self._length)
-        highest = tf.math.top_k(tf.where(is_candidate, rank, -1), limit).values
-        return tf.where(highest < 0, highest, highest % 2**self._column_bits)
+        rank = tf.where(is_candidate, rank, -1)
+        top = tf.math.top_k(rank, limit, index_type=tf.int64)
+        return tf.where(top.values < 0, top.values, top.indices)
 
     def _choose_units(
         self,

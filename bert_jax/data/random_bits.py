@@ -105,13 +105,11 @@ def harmonic(bits: tf.Tensor, limit: tf.Tensor, maximum: int) -> tf.Tensor:
 
 
 def column_ranks(key: tf.Tensor, length: int) -> tf.Tensor:
-    """Return distinct random ranks of the columns of rows: int64 [B, L], at least 0.
-
-    The lowest bits of a rank are its column: rank % 2**(length - 1).bit_length().
-    """
+    """Return distinct random ranks of the columns of rows: int64 [B, L], at least 0."""
     column_bits = (length - 1).bit_length()
     column = tf.range(length, dtype=tf.int64)[None, :]
     bits = _shift(fold_in(key[:, None], column), column_bits + 1)
+    # The lowest bits are the column, so that no two ranks are equal.
     return tf.cast(bits, tf.int64) * 2**column_bits + column
 
 
