@@ -5,6 +5,7 @@ parts of the context, and `metrics` compares these with the answers of people.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,10 +68,10 @@ class Squad:
 
     def scores(self, name: str, predictions: Rankings) -> dict[str, float]:
         """Return the scores of the official script; for 2.0 also best thresholds."""
-        texts = self._texts(predictions)
+        texts = _texts(predictions, self._config.null_threshold)
         if not self._config.no_answers:
             return metrics.evaluate(self._examples, texts)
-        best = {question: each.best_text for question, each in predictions.items()}
+        best = _texts(predictions, math.inf)
         odds = {question: each.null_odds for question, each in predictions.items()}
         return {
             **metrics.evaluate_v2(self._examples, texts),
@@ -85,7 +86,7 @@ class Squad:
         """
         fields = ("text", "probability", "start_logit", "end_logit")
         contents: dict[str, dict[str, Any]] = {
-            "predictions": self._texts(predictions),
+            "predictions": _texts(predictions, self._config.null_threshold),
             "nbest_predictions": {
                 question: [
                     {field: getattr(answer, field) for field in fields}
@@ -101,11 +102,9 @@ class Squad:
             text = json.dumps(content, indent=4) + "\n"
             task_files.write(folder / f"{file}.json", text)
 
-    def _texts(self, ranked: Rankings) -> dict[str, str]:
-        threshold = self._config.null_threshold
-        return {
-            question: each.best(threshold).text for question, each in ranked.items()
-        }
+
+def _texts(ranked: Rankings, threshold: float) -> dict[str, str]:
+    return {question: each.best(threshold).text for question, each in ranked.items()}
 
 
 def _has_place(example: reader.Example) -> bool:

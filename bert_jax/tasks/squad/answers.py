@@ -41,15 +41,13 @@ class Ranking:
     null_odds: float | None
 
     def best(self, null_threshold: float) -> Answer:
-        """Return the best answer, or the empty one if its odds exceed a threshold."""
+        """Return the best answer, or the empty one if its odds exceed a threshold.
+
+        With an infinite threshold it is empty only if the context has no tokens.
+        """
         is_null = self.null_odds is not None and self.null_odds > null_threshold
         wanted = [a for a in self.answers if (a.text == "") == is_null]
         return (wanted or self.answers)[0]
-
-    @property
-    def best_text(self) -> str:
-        """Best answer that is not empty; "" if the context has no tokens."""
-        return next((answer.text for answer in self.answers if answer.text), "")
 
 
 def rank(
