@@ -51,17 +51,6 @@ def path(name: str | os.PathLike) -> Path:
     return RemotePath(url)
 
 
-def check_reachable(where: Path) -> None:
-    """Send one request to a store, to fail early if the store does not answer.
-
-    Raises:
-      UserError: The store refuses the request.
-      Unavailable: The store does not answer now.
-    """
-    if is_remote(where):
-        where.exists()
-
-
 # ---- writing and removing
 
 
@@ -93,7 +82,7 @@ def is_empty(folder: Path, besides: str = "") -> bool:
     if not is_remote(folder):
         names = {each.name for each in folder.iterdir()} if folder.exists() else set()
         return names <= {besides}
-    check_reachable(folder)
+    folder.exists()  # raises if the store does not answer, unlike a glob
     # Hidden objects count, too.
     url = glob_lib.escape(str(folder))
     found = [
@@ -268,7 +257,7 @@ def list_files(pattern: str) -> list[FileInfo]:
     """
     for glob in dict.fromkeys((pattern, pattern.replace("[", "[[]"))):
         if is_remote(glob):
-            check_reachable(path(glob))
+            path(glob).exists()  # raises if the store does not answer, unlike a glob
             matched = object_store.list_objects(glob)
             # As on a disk, wildcards match no name that begins with a dot.
             fixed = os.path.dirname(re.split(r"[*?[]", glob)[0])

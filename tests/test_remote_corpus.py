@@ -269,6 +269,7 @@ def test_unreachable_store_is_one_line(monkeypatch, url):
         raise RuntimeError("Anonymous caller\nhas no access")  # not an OSError
 
     monkeypatch.setattr(type(STORE), "info", refuse)
+    monkeypatch.setattr(type(STORE), "cat_file", refuse)
     for call in (
         lambda: shards.open_corpus(url),
         lambda: sources.plan(sources.Source(f"{url}/*", "text")),
@@ -285,6 +286,6 @@ def test_unreachable_store_is_one_line(monkeypatch, url):
         raise OSError("no answer") from ConnectionResetError()
 
     # Not a user error: the launcher may start the program again.
-    monkeypatch.setattr(type(STORE), "info", away)
+    monkeypatch.setattr(type(STORE), "cat_file", away)
     with pytest.raises(Unavailable, match="cannot be reached: no answer$"):
         shards.open_corpus(url)

@@ -78,7 +78,6 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
         )
     folder = storage.path(folder)
     path = folder / MANIFEST
-    storage.check_reachable(path)
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != _FORMAT:

@@ -51,7 +51,6 @@ def read(path: str | os.PathLike) -> str:
       UserError: The file is missing, damaged, or not UTF-8.
     """
     path = storage.path(path)
-    storage.check_reachable(path)
     try:
         with file_kinds.open_decompressed(os.fspath(path)) as stream:
             data = stream.read()
