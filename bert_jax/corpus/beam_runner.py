@@ -8,6 +8,7 @@ it repeats one.
 Only `run.build_corpus` imports this module. It needs the extra `beam`.
 """
 
+import functools
 import hashlib
 import re
 import shlex
@@ -46,8 +47,8 @@ def make(options: str) -> build.Runner:
         versions = build_state.versions()
         _ = spread | "Build" >> apache_beam.Map(_build_split, job, versions)
         _wait(pipeline)
-        results = build_state.read_results(storage.path(job.output), indices)
-        yield from zip(indices, results, strict=True)
+        read = functools.partial(build_state.read_result, storage.path(job.output))
+        yield from zip(indices, storage.map_in_threads(read, indices), strict=True)
 
     return run
 

@@ -5,13 +5,13 @@ of a split that is done, and `unfinished/lock` keeps other builds out. A build
 that was interrupted continues from there, with the same runner or another.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from bert_jax import io_errors, storage, terminal
@@ -19,7 +19,6 @@ from bert_jax.corpus import document_files, shards, sources, splits
 from bert_jax.errors import UserError
 
 FOLDER = "unfinished"
-_READERS = 16  # threads that read results, because a store is slow to answer
 
 
 def identity(job: splits.Job, planned: list[sources.InputSplit]) -> dict[str, Any]:
@@ -91,10 +90,9 @@ def start_or_resume(
             storage.write_text(path, json.dumps(identity | {"versions": versions()}))
     names = {path.name for path in (folder / FOLDER).glob("split-*.json")}
     indices = [i for i in range(count) if result_path(folder, i).name in names]
-    with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-        results = pool.map(lambda index: _checked_result(folder, index), indices)
-        kept = dict(zip(indices, results, strict=True))
-    return {index: result for index, result in kept.items() if result}
+    read = functools.partial(_checked_result, folder)
+    results = zip(indices, storage.map_in_threads(read, indices), strict=True)
+    return {index: result for index, result in results if result}
 
 
 def check_same(
@@ -124,18 +122,10 @@ def build_and_save(
     return result
 
 
-def read_results(
-    folder: storage.Path, indices: Iterable[int]
-) -> Iterator[splits.SplitResult]:
-    """Yield the results of splits that are done, in the given order."""
-    with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-        yield from pool.map(lambda index: _read_result(folder, index), indices)
-
-
 def _checked_result(folder: storage.Path, index: int) -> splits.SplitResult | None:
     """Return the result of a split; None if it or a shard is damaged."""
     try:
-        result = _read_result(folder, index)
+        result = read_result(folder, index)
         for shard in (result.train, result.held_out):
             if shard.documents:  # empty shards go when the corpus is completed
                 shards.check_file(folder, shard)
@@ -146,7 +136,8 @@ def _checked_result(folder: storage.Path, index: int) -> splits.SplitResult | No
     return result
 
 
-def _read_result(folder: storage.Path, index: int) -> splits.SplitResult:
+def read_result(folder: storage.Path, index: int) -> splits.SplitResult:
+    """Read the result of a split that is done."""
     path = result_path(folder, index)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

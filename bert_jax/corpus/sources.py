@@ -12,7 +12,6 @@ Formats:
                                reference; see `corpus/python_docs.py`.
 """
 
-import concurrent.futures
 import dataclasses
 import hashlib
 import itertools
@@ -28,7 +27,6 @@ from bert_jax.errors import UserError
 # Number of bytes of a file that its fingerprint covers, in evenly spread samples.
 _SAMPLED_BYTES = 1 << 20
 _SAMPLES = 64
-_READERS = 16  # threads that read samples
 # Bytes of text per compressed byte, roughly.
 _COMPRESSION_RATIO = 3
 
@@ -157,8 +155,8 @@ def fingerprint(source: Source, planned: list[InputSplit]) -> str:
     if source.format in document_files.FORMATS:
         # The last section of a file ends at the size of the file.
         last = {section.name: section for split in planned for section in split}
-        with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-            content = dict(zip(last, pool.map(_checksum, last.values()), strict=True))
+        checksums = storage.map_in_threads(_checksum, last.values())
+        content = dict(zip(last, checksums, strict=True))
         for section in itertools.chain.from_iterable(sections):
             section[0], section[3] = os.path.basename(section[0]), content[section[0]]
     return hashlib.sha256(json.dumps(sections).encode()).hexdigest()[:16]

@@ -1,6 +1,5 @@
 """Samples of the text of a source, to learn a vocabulary from."""
 
-import concurrent.futures
 import itertools
 import random
 import re
@@ -8,12 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax import terminal
+from bert_jax import storage, terminal
 from bert_jax.corpus import document_files, file_kinds, sources
 from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import UserError
 
-_READERS = 16  # threads that read the metadata of Parquet files
 # Longer runs of letters are cut. Learning from a run takes time that grows with more
 # than its length, and SentencePiece fails at a megabyte.
 _LONG_RUN = re.compile(r"\S{1000}")
@@ -76,12 +74,11 @@ def _text_bytes(
     if source.format == "parquet":
         names = sorted({section.name for split in planned for section in split})
         fields = itertools.repeat(source.text_field)
-        with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-            sizes = pool.map(document_files.row_group_sizes, names, fields)
-            shown = terminal.progress_bar(
-                iterable=sizes, total=len(names), desc="reading metadata"
-            )
-            groups = dict(zip(names, shown, strict=True))
+        sizes = storage.map_in_threads(document_files.row_group_sizes, names, fields)
+        shown = terminal.progress_bar(
+            iterable=sizes, total=len(names), desc="reading metadata"
+        )
+        groups = dict(zip(names, shown, strict=True))
         undivided = [
             [
                 size
