@@ -86,12 +86,12 @@ def plan(source: Source) -> list[InputSplit]:
     shared = os.path.commonprefix([file.name for file in files])  # noqa: RUF071
     begin = shared.rfind("/") + 1
     for file in files:
-        is_whole = file.name.endswith(file_kinds.COMPRESSIONS)
-        size = _unpacked_size(file.name, file.size)
-        count = 1 if is_whole else max(1, round(size / source.split_bytes))
+        whole = Section(file.name, 0, file.size, file.checksum, file.name[begin:])
+        is_divisible = not file.name.endswith(file_kinds.COMPRESSIONS)
+        count = round(text_bytes(whole) / source.split_bytes) if is_divisible else 1
         sections += [
-            Section(file.name, *part, file.checksum, label=file.name[begin:])
-            for part in _cut(file.size, count)
+            dataclasses.replace(whole, start=start, end=end)
+            for start, end in _cut(file.size, max(1, count))
         ]
     return _group(sections, source.split_bytes)
 
@@ -120,12 +120,8 @@ def matching_files(pattern: str) -> list[storage.FileInfo]:
 
 def text_bytes(section: Section) -> int:
     """Estimate the amount of text in a section of a file."""
-    return _unpacked_size(section.name, section.end - section.start)
-
-
-def _unpacked_size(name: str, size: int) -> int:
-    """Estimate the amount of text in some bytes of a file."""
-    is_packed = name.endswith((*file_kinds.COMPRESSIONS, ".parquet"))
+    size = section.end - section.start
+    is_packed = section.name.endswith((*file_kinds.COMPRESSIONS, ".parquet"))
     return size * _COMPRESSION_RATIO if is_packed else size
 
 
