@@ -186,7 +186,7 @@ def test_kernel_without_schedule_counts_products_or_bytes():
     assert got.kernel_cycles == 1024.0
     slower = cost.measure(hlo.Program(COSTS), cost.Rates(32.0, 128.0))
     assert slower.kernel_cycles == 2048.0
-    without_clock = cost.Rates(0, 0)
+    without_clock = cost.Rates()
     assert cost.measure(hlo.Program(COSTS), without_clock).kernel_cycles is None
     got = cost.measure(hlo.Program(COSTS), without_clock, {"k": 5000})
     assert got.kernel_cycles == 5000.0

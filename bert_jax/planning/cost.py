@@ -11,6 +11,7 @@ count as 0 in both.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 
@@ -28,14 +29,10 @@ _VIEWS = ("bitcast", "get-tuple-element")
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """Peak rates of a device per cycle; both 0 if its clock is unknown."""
+    """Peak rates of a device per cycle; both infinite if its clock is unknown."""
 
-    flops: float = 0.0  # operations
-    hbm_bytes: float = 0.0  # bytes from or to HBM
-
-    def memory_cycles(self, size: float) -> float:
-        """Return the cycles that bytes take to pass through memory."""
-        return size / self.hbm_bytes if self.hbm_bytes else 0.0
+    flops: float = math.inf  # operations
+    hbm_bytes: float = math.inf  # bytes from or to HBM
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +68,7 @@ def measure(
         estimate = hlo.estimated_cycles(instruction)
         if not is_kernel and not estimate:
             continue
-        memory = rates.memory_cycles(hbm_traffic(program, instruction))
+        memory = hbm_traffic(program, instruction) / rates.hbm_bytes
         core = _cycles_at_peak(instruction, rates) if is_kernel else estimate
         if instruction.name in by_name:
             core = by_name[instruction.name]
@@ -83,7 +80,7 @@ def measure(
         if is_kernel:
             kernels += times
             kernel_cycles += cycles
-    is_known = rates.flops or schedules is not None or not kernels
+    is_known = math.isfinite(rates.flops) or schedules is not None or not kernels
     return Cost(
         estimated,
         kernels,
@@ -94,7 +91,7 @@ def measure(
 
 def _cycles_at_peak(kernel: Instruction, rates: Rates) -> float:
     flops = _KERNEL_FLOPS.search(kernel.rest)
-    return int(flops[1]) / rates.flops if flops and rates.flops else 0.0
+    return int(flops[1]) / rates.flops if flops else 0.0
 
 
 def _canonical_text(program: Program, instruction: Instruction) -> str:
