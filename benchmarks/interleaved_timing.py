@@ -121,12 +121,3 @@ def _take_turns(turns, sides, expected, deadline):
                 return
             turns[name].append(done)
         longest = max(longest, time.monotonic() - begin)
-
-
-def first_deadline(end, weights):
-    """Return the deadline of the first case, if all cases share the time by weight.
-
-    `end` is the deadline of all cases that are left, on the clock `time.monotonic`.
-    """
-    now = time.monotonic()
-    return now + (end - now) * weights[0] / sum(weights)
