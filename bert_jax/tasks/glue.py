@@ -103,32 +103,26 @@ def read(name: str, folder: str) -> tuple[ExampleSets, dict[str, Any]]:
     folders = above / title, above
     # The diagnostic set, which models for MNLI predict, lies beside the tasks.
     beside = above / "diagnostic", above.parent / "diagnostic"
+    sets: ExampleSets = {}
     about: dict[str, dict] = {"files": {}, "incomplete": {}}
-
-    def examples(set_name: str, file: str, *, labelled: bool) -> list[Example]:
+    for set_name, file in (("train", "train"), *task.held_out, *task.tests):
+        labelled = (set_name, file) not in task.tests
         paths = (
             folder / f"{file}.tsv{compression}"
             for folder in (*folders, *beside)
             for compression in ("", *file_kinds.COMPRESSIONS)
         )
-        path = next((path for path in paths if path.exists()), None)
-        if path is None:
+        if path := next((path for path in paths if path.exists()), None):
+            sets[set_name], incomplete = _examples(task, title, path, labelled=labelled)
+            about["files"][set_name] = path.name
             if labelled:
-                raise UserError(
-                    f"neither {folders[0]} nor {above} has {file}.tsv, "
-                    f"plain or compressed; task.folder must be {advice}"
-                )
-            return []
-        found, incomplete = _examples(task, title, path, labelled=labelled)
-        about["files"][set_name] = path.name
-        if labelled:
-            about["incomplete"][set_name] = incomplete
-        return found
-
-    labelled = ("train", "train"), *task.held_out
-    sets = {n: examples(n, file, labelled=True) for n, file in labelled}
-    sets |= {n: examples(n, file, labelled=False) for n, file in task.tests}
-    return {name: found for name, found in sets.items() if found}, about
+                about["incomplete"][set_name] = incomplete
+        elif labelled:
+            raise UserError(
+                f"neither {folders[0]} nor {above} has {file}.tsv, plain or "
+                f"compressed; task.folder must be {advice}"
+            )
+    return sets, about
 
 
 def _examples(
