@@ -119,16 +119,13 @@ class WordCache:
 def is_word_by_word(values: dict[str, Any]) -> bool:
     """Return whether a pipeline never looks across a space between two words."""
     splitter = values["pre_tokenizer"] or {}
-    splits = splitter.get("type") == "BertPreTokenizer" or any(
-        splitter.get("type") == kind and splitter[setting]
-        for kind, setting in (("ByteLevel", "use_regex"), ("Metaspace", "split"))
-    )
+    kind = splitter.get("type")
     # Whether words without a space before them are marked as beginnings, too.
-    is_marked = (
-        splitter.get("type") == "BertPreTokenizer"
-        or splitter.get("prepend_scheme") == "always"  # Metaspace
-        or splitter.get("add_prefix_space")  # ByteLevel
-    )
+    splits = is_marked = kind == "BertPreTokenizer"
+    if kind == "ByteLevel":
+        splits, is_marked = splitter["use_regex"], splitter["add_prefix_space"]
+    elif kind == "Metaspace":
+        splits, is_marked = splitter["split"], splitter["prepend_scheme"] == "always"
     # These are found after the whole text is normalised.
     has_normalized = any(
         token["normalized"] and not token["special"] for token in values["added_tokens"]
