@@ -5,6 +5,7 @@ several chunks (`packing.py`). Each draw is addressed by a key, its purpose, the
 and the chunk.
 """
 
+import functools
 import itertools
 
 import numpy as np
@@ -65,12 +66,11 @@ class CorpusRows:
         Raises:
           UserError: There are too few documents, or a shard is damaged.
         """
-        objective = config.objective
+        objective, tokenizer = config.objective, corpus.tokenizer
+        held_out = split == shards.HELD_OUT
         table = chunks_lib.load_tokens(corpus, split, group, num_groups)
-        if split == shards.HELD_OUT:
-            self.token_counts = chunks_lib.count_tokens(
-                table, corpus.tokenizer.vocab_size
-            )
+        if held_out:
+            self.token_counts = chunks_lib.count_tokens(table, tokenizer.vocab_size)
         kind = _KINDS[objective.segments]
         num_documents = len(table.document_sentences) - 1
         if num_documents < kind.min_documents:
@@ -84,22 +84,20 @@ class CorpusRows:
                 f"needed: {kind.min_documents}; add documents{less}"
             )
         max_examples = objective.examples_per_row
-        is_packed, target_key = max_examples > 1, None
-        if is_packed:
-            target_key = random_bits.fold_in(key, Purpose.CHUNK_TARGETS)
+        is_packed = max_examples > 1
+        key_for = functools.partial(random_bits.fold_in, key)
         self._segments = kind(
             table,
             length=length,
             short_sequence_rate=objective.short_sequence_rate,
-            tokenizer=corpus.tokenizer,
-            target_key=target_key,
+            tokenizer=tokenizer,
+            target_key=key_for(Purpose.CHUNK_TARGETS) if is_packed else None,
         )
         self._pair_task = config_lib.PAIR_TASKS.get(objective.segments)
         self._choose_predictions = _choice_of_predictions(
-            objective, length, corpus.tokenizer, held_out=split == shards.HELD_OUT
+            objective, length, tokenizer, held_out=held_out
         )
-        count = len(self._segments.chunk_documents)
-        self._packing = None
+        self._packing, count = None, len(self._segments.chunk_documents)
         if is_packed:
             mask = objective.masking
             predictions = mask.num_predictions(length, max_examples) if mask else 0
@@ -108,17 +106,13 @@ class CorpusRows:
                 length=length,
                 max_examples=max_examples,
                 max_predictions=predictions,
-                pad_id=corpus.tokenizer.pad_id,
-                key=random_bits.fold_in(key, Purpose.PACKING),
+                pad_id=tokenizer.pad_id,
+                key=key_for(Purpose.PACKING),
             )
             count = self._packing.num_rows
         self._name = f"{name} group {group}" if name else f"group {group}"
         self._key = key
-        self.order = order.Order(
-            count=count,
-            key=random_bits.fold_in(key, Purpose.ORDER),
-            once=split == shards.HELD_OUT,
-        )
+        self.order = order.Order(count, key_for(Purpose.ORDER), once=held_out)
 
     def make(self, position: tf.Tensor) -> dict[str, tf.Tensor]:
         """Make the rows at positions in the order, int64 [B]."""
