@@ -20,20 +20,18 @@ SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
 BYTE_BPE_SPECIAL_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
-# Tokens that have a role in published vocabularies.
-_KNOWN = {
-    "pad": (PAD, "<pad>", "<|pad|>"),
-    "cls": (CLS, "<cls>"),
-    "sep": (SEP, "<sep>"),
-    "mask": (MASK, "<mask>", "<|mask|>"),
-    "unk": (UNK, "<unk>"),
-}
-# Used if a vocabulary has no token of its own for a role: the field of
-# `tokenizer_config.json`, and common tokens for the beginning or end of a text.
-_FALLBACKS = {
-    "cls": ("bos_token", ("<s>", "<bos>", "<|begin_of_text|>")),
-    "sep": ("eos_token", ("</s>", "<eos>", "<|end_of_text|>")),
-}
+# Where the token of a role is found, in this order: the role, a field of
+# `tokenizer_config.json`, and tokens of published vocabularies. A vocabulary without a
+# token of its own for [CLS] or [SEP] has one for the beginning or end of a text.
+_SOURCES = (
+    ("pad", "pad_token", (PAD, "<pad>", "<|pad|>")),
+    ("cls", "cls_token", (CLS, "<cls>")),
+    ("cls", "bos_token", ("<s>", "<bos>", "<|begin_of_text|>")),
+    ("sep", "sep_token", (SEP, "<sep>")),
+    ("sep", "eos_token", ("</s>", "<eos>", "<|end_of_text|>")),
+    ("mask", "mask_token", (MASK, "<mask>", "<|mask|>")),
+    ("unk", "unk_token", (UNK, "<unk>")),
+)
 # Roles that every vocabulary must have a token for.
 ROLES = ("pad", "cls", "sep", "mask")
 
@@ -67,21 +65,20 @@ def find(
       UserError: A token is missing, has one character, or has another role, too.
     """
     found: dict[str, str] = {} if unk is None else {"unk": unk}
-    for role, usual in _KNOWN.items():
+    for role, field, known in _SOURCES:
         if role in found:
             continue
-        second_field, second = _FALLBACKS.get(role, ("", ()))
-        candidates = []
-        for field, known in ((f"{role}_token", usual), (second_field, second)):
-            candidates += [text(settings[field])] if settings.get(field) else []
-            candidates += [token for token in known if token in tokens]
-        if not candidates and role in ROLES:
-            raise UserError(
-                f"the vocabulary has no {' or '.join((*usual, *second))}; name its "
-                f"{role} token as {role}_token in tokenizer_config.json"
-            )
+        candidates = [text(settings[field])] if settings.get(field) else []
+        candidates += [token for token in known if token in tokens]
         if candidates:
             found[role] = candidates[0]
+    for role in ROLES:
+        if role not in found:
+            usual = [token for r, _, known in _SOURCES if r == role for token in known]
+            raise UserError(
+                f"the vocabulary has no {' or '.join(usual)}; name its {role} token as "
+                f"{role}_token in tokenizer_config.json"
+            )
     for role, token in found.items():
         if token not in tokens:
             raise UserError(f"the vocabulary has no {token}, named as its {role} token")
