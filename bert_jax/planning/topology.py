@@ -172,9 +172,8 @@ def _parse(name: str) -> tuple[Generation, tuple[int, ...]]:
             f"chips; use --slices=N for more; sizes are {generation.examples}"
         )
     is_listed = sides in generation.examples.split(", ") or math.prod(shape) == 1
-    is_whole = generation.examples == _CUBES and not any(side % 4 for side in shape)
-    has_rule = generation.examples in (_SQUARES, _CUBES)  # v2 and v3 have none
-    if has_rule and not (is_listed or is_whole):
+    is_whole = len(shape) == 3 and not any(side % 4 for side in shape)
+    if kind not in ("v2", "v3") and not (is_listed or is_whole):  # these have no rule
         raise UserError(
             f"--topology={name}: no slice has this shape; sizes are "
             f"{generation.examples}"
