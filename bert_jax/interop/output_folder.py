@@ -11,8 +11,6 @@ from bert_jax import io_errors, storage
 from bert_jax.errors import UserError
 from bert_jax.training import restore
 
-_HINT = "give another folder"
-
 
 def check(output: str, *, local: bool = False) -> storage.Path:
     """Check a folder as `storage.check_new_folder` does, and return its path.
@@ -54,7 +52,7 @@ def atomic_folder(folder: storage.Path, last: str) -> Iterator[pathlib.Path]:
     """
     is_remote, temporary = storage.is_remote(folder), storage.temporary_file(folder)
     try:
-        with storage.writing(temporary if is_remote else folder, _HINT):
+        with storage.writing(temporary if is_remote else folder, "give another folder"):
             temporary.mkdir(parents=True)
             try:
                 yield temporary
