@@ -176,7 +176,8 @@ def metadata_and_objective(
     """
     settings: dict[str, Any] = {}
     if spec.purpose in TASKS:
-        known, objective, settings = _finetuning(spec, config, arrays)
+        task, objective, settings = _finetuning(spec, config, arrays)
+        known = {"kind": "finetuning", "task": config_lib.to_dict(task)}
     else:
         known, objective = _pretraining(spec.purpose, spec.encoder)
     return metadata_lib.make(known, objective, tokenizer, settings), objective
@@ -202,48 +203,41 @@ def _pretraining(
 
 def _finetuning(
     spec: ModelSpec, config: configs.ConfigFile, arrays: dict[str, LazyArray]
-) -> tuple[dict[str, Any], Objective, dict[str, Any]]:
-    """Return the known part of a run's config, its objective and its task's labels."""
+) -> tuple[config_lib.TaskConfig, Objective, dict[str, Any]]:
+    """Return the config of a task, its objective, and its labels."""
     purpose, encoder, file = spec.purpose, spec.encoder, config.file
     length = encoder.max_position_embeddings
-    settings: dict[str, Any] = {}
-    objective: Objective
     if purpose == CHOICE:
-        task = config_lib.ChoiceConfig(length=length)
-        objective = choice.Choice(encoder, 2)
-    elif purpose == ANSWERING:
-        task = config_lib.SquadConfig(
+        return config_lib.ChoiceConfig(length=length), choice.Choice(encoder, 2), {}
+    if purpose == ANSWERING:
+        squad = config_lib.SquadConfig(
             length=length, max_question=min(64, length // 4), stride=length // 4
         )
-        objective = spans.Spans(encoder)
-    else:
-        head = "tagger" if purpose == TAGGING else "classifier"
-        (classifier,) = huggingface.names(f"{head}/kernel", spec)
-        count = arrays[classifier].shape[0]
-        labels = _labels(file, classifier, count)
-        problem = file.values.get("problem_type")
-        if purpose == TAGGING:
-            task = config_lib.TaggingConfig(length=length)
-            settings = {"tags": labels, "scheme": _scheme(labels)}
-            objective = tagging.Tagging(encoder, count)
-        elif problem == "multi_label_classification" or (
-            problem == "regression" and count > 1
-        ):
-            bare = spec.family.class_name(BARE)
-            raise UserError(
-                f"{file.path}: problem_type is {problem!r}, with {count} outputs; "
-                "bert_jax predicts one class or one number for each text. To read only "
-                f'the encoder, set architectures to ["{bare}"]'
-            )
-        elif problem == "regression" or count == 1:
-            task = config_lib.ClassificationConfig(target="number", length=length)
-            settings = {"labels": [], "output": labels[0], "problem_type": problem}
-            objective = regression.Regression(encoder)
-        else:
-            task = config_lib.ClassificationConfig(length=length)
-            settings = {"labels": labels}
-            objective = classification.Classification(encoder, count)
-    return {"kind": "finetuning", "task": config_lib.to_dict(task)}, objective, settings
+        return squad, spans.Spans(encoder), {}
+    head = "tagger" if purpose == TAGGING else "classifier"
+    (classifier,) = huggingface.names(f"{head}/kernel", spec)
+    count = arrays[classifier].shape[0]
+    labels = _labels(file, classifier, count)
+    if purpose == TAGGING:
+        tags = {"tags": labels, "scheme": _scheme(labels)}
+        task = config_lib.TaggingConfig(length=length)
+        return task, tagging.Tagging(encoder, count), tags
+    problem = file.values.get("problem_type")
+    if problem == "multi_label_classification" or (
+        problem == "regression" and count > 1
+    ):
+        bare = spec.family.class_name(BARE)
+        raise UserError(
+            f"{file.path}: problem_type is {problem!r}, with {count} outputs; "
+            "bert_jax predicts one class or one number for each text. To read only "
+            f'the encoder, set architectures to ["{bare}"]'
+        )
+    if problem == "regression" or count == 1:
+        task = config_lib.ClassificationConfig(target="number", length=length)
+        output = {"labels": [], "output": labels[0], "problem_type": problem}
+        return task, regression.Regression(encoder), output
+    task = config_lib.ClassificationConfig(length=length)
+    return task, classification.Classification(encoder, count), {"labels": labels}
 
 
 def _labels(file: JsonFile, classifier: str, count: int) -> list[str]:
