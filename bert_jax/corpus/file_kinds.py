@@ -1,5 +1,6 @@
 """Kinds of input files: their compression, and their formats by their first bytes."""
 
+import bz2
 import codecs
 import contextlib
 import errno
@@ -10,7 +11,8 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pyarrow
 
@@ -18,6 +20,7 @@ from bert_jax import io_errors, storage, terminal
 from bert_jax.errors import Unavailable, UserError
 
 _BEGINNING_BYTES = 1024
+_BLOCK_BYTES = 1 << 18  # that are decompressed at once
 # Errors that damaged files raise.
 READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException)
 # First bytes of files that are not text.
@@ -42,17 +45,58 @@ _MARKUP = {
 }
 
 
-def _open_with_arrow(compression: str, stream: io.BufferedIOBase) -> io.BufferedIOBase:
-    # The decoder of the library `zstandard` takes a truncated file for a complete one,
-    # and Python's of bzip2 a file with damage between two streams.
-    return io.BufferedReader(pyarrow.input_stream(stream, compression=compression))
+class _Blocks(io.RawIOBase):
+    """Blocks of bytes as one stream."""
+
+    def __init__(self, blocks: Iterator[bytes]):
+        self._blocks, self._block = filter(None, blocks), memoryview(b"")
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        self._block = self._block or memoryview(next(self._blocks, b""))
+        size = min(len(buffer), len(self._block))
+        buffer[:size], self._block = self._block[:size], self._block[size:]
+        return size
+
+
+def _decompress(make: Callable[[], Any], stream: io.BufferedIOBase) -> Iterator[bytes]:
+    """Decompress streams of bzip2 or xz with nothing but zeros between them.
+
+    Python's readers take anything else between two for the end of the file.
+    """
+    decompressor = make()
+    while given := stream.read(_BLOCK_BYTES):
+        while given:
+            if decompressor.eof:
+                if not (given := given.lstrip(b"\0")):
+                    break
+                decompressor = make()
+            while not decompressor.eof and (given or not decompressor.needs_input):
+                yield decompressor.decompress(given, _BLOCK_BYTES)
+                given = b""
+            given = decompressor.unused_data if decompressor.eof else b""
+    if not decompressor.eof:
+        raise EOFError("Compressed file ended before the end-of-stream marker")
+
+
+def _open_zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
+    # The decoder of the library `zstandard` takes a truncated file for a complete one.
+    return io.BufferedReader(pyarrow.input_stream(stream, compression="zstd"))
+
+
+def _open_streams(
+    make: Callable[[], Any], stream: io.BufferedIOBase
+) -> io.BufferedIOBase:
+    return io.BufferedReader(_Blocks(_decompress(make, stream)))
 
 
 _UNPACK = {
     ".gz": gzip.open,
-    ".bz2": functools.partial(_open_with_arrow, "bz2"),
-    ".xz": lzma.open,
-    ".zst": functools.partial(_open_with_arrow, "zstd"),
+    ".bz2": functools.partial(_open_streams, bz2.BZ2Decompressor),
+    ".xz": functools.partial(_open_streams, lzma.LZMADecompressor),
+    ".zst": _open_zstd,
 }
 # Endings of files that are decompressed while they are read.
 COMPRESSIONS = tuple(_UNPACK)
@@ -118,7 +162,7 @@ def _format(name: str, ending: str) -> str:
     beginning = b""
     # A damaged file is reported when it is read as a whole.
     with contextlib.suppress(*READ_ERRORS), open_decompressed(name) as stream:
-        beginning = stream.read(_BEGINNING_BYTES)
+        beginning = stream.peek(_BEGINNING_BYTES)[:_BEGINNING_BYTES]
     beginning = beginning.removeprefix(codecs.BOM_UTF8).lstrip()
     if not beginning:
         return ""
