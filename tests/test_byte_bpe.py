@@ -101,14 +101,11 @@ def test_sentences_of_a_document_begin_with_the_space_between_them():
         "\xa0はい。",
         "いいえ。\u3000",
     ]
-    sentences = [
-        "本当か。",
-        " \u3000そうだ。",
-        "",
-        "\u3000\xa0はい。",
-        "いいえ。\u3000",
-    ]
+    sentences = ["本当か。", " \u3000そうだ。", "\u3000\xa0はい。", "いいえ。\u3000"]
     assert splits.normalise_spaces(segments) == sentences
+    assert splits.normalise_spaces(["\xa0\n\n", "Text."]) == ["\xa0 Text."]
+    assert splits.normalise_spaces(["\n", "\u3000"]) == ["\u3000"]
+    assert splits.normalise_spaces([""]) == [""]
 
 
 def test_a_corpus_has_no_spaces_that_its_text_has_not(byte_bpe, tmp_path):

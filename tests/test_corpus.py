@@ -3,6 +3,7 @@ import contextlib
 import dataclasses
 import errno
 import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -144,7 +145,7 @@ def test_deleted_file_is_refused(tmp_path):
         (".zst", 0, "ZSTD decompress failed"),
         (".zst", -1, "ZSTD decompress failed: Restored data doesn't match checksum"),
         (".zst", None, "Truncated compressed stream"),
-        (".bz2", None, "Truncated compressed stream"),
+        (".bz2", None, "Compressed file ended before"),
         (".xz", None, "Compressed file ended before"),
         (".xz", 0, "Input format not supported by decoder"),
     ],
@@ -168,6 +169,23 @@ def test_damage_of_an_archive_costs_only_what_is_behind_it(
     assert line.startswith(f"{tmp_path}/a{suffix}: cannot be read to its end ({reason}")
     assert f"kept the {len(kept)} documents" in line
     assert ("up to line" in line) == bool(kept)
+
+
+@pytest.mark.parametrize("suffix", [".bz2", ".xz"])
+@pytest.mark.parametrize("between", [b"", bytes(8), b"junk"])
+def test_streams_one_after_the_other(suffix, between, documents, tmp_path):
+    """Of xz, zeros may be between them. Python's readers end there without a word."""
+    texts = [text.strip() for text in documents[:100]]
+    whole = COMPRESS[suffix]("\n\n".join([*texts, ""]).encode())
+    (tmp_path / f"a{suffix}").write_bytes(whole + between + whole)
+    got, problems = read_all(sources.Source(f"{tmp_path}/*", "text"))
+    is_damaged = between == b"junk"
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(
+        COMPRESS[suffix](b'{"text": 1}') + between
+    )
+    assert file_kinds.detect_format([f"{tmp_path}/a.jsonl{suffix}"]) == "jsonl"
+    assert [d.text.strip() for d in got] == texts * (2 - is_damaged)
+    assert problems.count == is_damaged
 
 
 @pytest.mark.parametrize("error", [TimeoutError("away"), OSError(errno.EIO, "away")])
@@ -614,6 +632,53 @@ def test_a_stray_quotation_mark_makes_no_long_sentence(quote):
     assert splits.split_sentences("en", quoted)[0] == quoted.removesuffix(
         "Then she left."
     )
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_quotation_marks_stay_with_what_they_open_or_close(quote):
+    """In a sentence that is split again: a long quotation in a list item."""
+    sentences = [
+        "(1) \u201cIt begins.",
+        *(f"It is number {i}." for i in range(100)),
+        f"{quote}Go{quote}, he said.",
+        f"{quote}Now.{quote}",
+        "All went.\u201d",
+        "And more.",
+    ]
+    segments = splits.split_sentences("en", " ".join(sentences))
+    assert [s.strip() for s in segments if s] == sentences
+
+
+@pytest.mark.parametrize(
+    ("language", "begin", "end"),
+    [("fr", "« ", " »"), ("de", "»", "«"), ("ru", "«", "»"), ("ja", "「", "」")],
+)
+def test_long_quotations_are_split(language, begin, end):
+    stop, space = ("。", "") if language == "ja" else (".", " ")
+    inside = [f"Numero {i} est la maison{stop}" for i in range(100)]
+    text = (
+        f"Primo{stop}{space}" + begin + space.join(inside) + end + f"{space}Fin{stop}"
+    )
+    segments = splits.split_sentences(language, text)
+    assert "".join(segments) == text
+    assert [s.strip() for s in segments[1:3]] == [begin + inside[0], inside[1]]
+    assert segments[-1] == f"Fin{stop}"
+
+
+def test_quotation_marks_after_chinese_punctuation_open():
+    text = "「" + "他说完了话。\u201c好的。\u201d" * 120 + "」结束。"
+    segments = splits.split_sentences("zh", text)
+    assert segments[:3] == ["「他说完了话。", "\u201c好的。\u201d", "他说完了话。"]
+
+
+def test_the_version_of_the_splitter_changes_with_its_sentences():
+    """Change `splits.VERSION` together with this hash."""
+    long = '\'Twas "one" of 5". It (a) went. ' * 50
+    text = f"One. Two!\xa0Three?\n\n(1) Four. {long}\u3000Five.\u2028Six."
+    found = [splits.split_sentences(language, text) for language in ("en", "de", "ja")]
+    found.append(splits.normalise_spaces(found[0]))
+    digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()[:8]
+    assert (splits.VERSION, digest) == ("2026-11-30", "a330d2ea")
 
 
 @pytest.mark.parametrize("space", ["\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}"])

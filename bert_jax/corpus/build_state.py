@@ -38,18 +38,20 @@ def versions() -> dict[str, str]:
     """Return the versions of everything that turns text into sentences and tokens."""
     libraries = ("sentencepiece", "sentencex", "tokenizers")
     found = {name: importlib.metadata.version(name) for name in libraries}
-    return found | {"Unicode": unicodedata.unidata_version}
+    found["Unicode"] = unicodedata.unidata_version
+    return found | {"sentence splitter of bert_jax": splits.VERSION}
 
 
 def check_versions(where: storage.Path | str, begun: dict[str, str]) -> None:
     """Raise a `UserError` if this process would tokenise differently."""
     here = versions()
+    begun = dict.fromkeys(here, "unknown") | begun  # older builds lack some
     if names := [name for name in begun if begun[name] != here.get(name)]:
         expected = ", ".join(f"{name} {begun[name]}" for name in names)
         actual = ", ".join(f"{name} {here.get(name)}" for name in names)
         raise UserError(
             f"the build in {where} was begun with {expected}, but {actual} is "
-            "installed; install the same versions, or delete the folder to begin again"
+            "installed here; install what began it, or delete the folder to begin again"
         )
 
 

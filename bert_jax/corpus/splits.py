@@ -21,6 +21,8 @@ from bert_jax.corpus import shards, sources
 from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import UserError
 
+# Date of the newest change to where sentences begin, for builds that continue.
+VERSION = "2026-11-30"
 _BATCH_SENTENCES = 2000  # sentences that are tokenised together
 # Marks of list items. After a mark, `sentencex` would return the rest of the paragraph
 # as one sentence.
@@ -31,9 +33,20 @@ _ITEM = re.compile(
 # makes `sentencex` 1.0.32 panic.
 _WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\.)")
 # Characters from which a sentence is split again, without quotation marks.
-# `sentencex` does not split between two of them, and takes apostrophes for such.
+# `sentencex` does not split between two of them, and takes apostrophes for such. It
+# splits after U+2019, and before U+2033.
 _LONG_SENTENCE = 1000
-_QUOTES = str.maketrans(dict.fromkeys("'\"\u2018\u201c\u201d", "\u2019"))
+_OPENING_QUOTE = re.compile(
+    r"""
+    [「《]
+    | (?<=[\u3001\u3002\uff01-\uff1f])[\u2018\u201c]  # Chinese has no spaces
+    | (?<![^\s(\[\u2014-])(?:[«\u2039]|['"\u2018\u201c»\u203a](?=\S))
+    """,
+    re.VERBOSE,
+)
+_QUOTES = str.maketrans(
+    dict.fromkeys("'\"\u2018\u201c\u201d«»\u2039\u203a」》", "\u2019")
+)
 _SPACES = " \t\r\n"
 # A match starts at the first space only; else a run of spaces takes quadratic time.
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*[\r\n][ \t\r\n]*")
@@ -130,18 +143,21 @@ def split_sentences(language: str, text: str) -> list[str]:
     ends = [begin for begin, _ in marks] + [len(text)]
     segments = []
     for (begin, after), end in zip(begins, ends, strict=True):
-        first, *others = _split(language, text[after:end])
-        for segment in (text[begin:after] + first, *others):
-            is_long = len(segment) > _LONG_SENTENCE
-            segments += _split(language, segment, _QUOTES) if is_long else [segment]
+        mark = len(segments)
+        for segment in _split(language, text[after:end]):
+            if len(segment) > _LONG_SENTENCE:
+                segments += _split(language, segment, without_quotes=True)
+            else:
+                segments.append(segment)
+        segments[mark] = text[begin:after] + segments[mark]
     return segments
 
 
-def _split(
-    language: str, text: str, replaced: dict[int, str] | None = None
-) -> list[str]:
-    """Split a text where `sentencex` splits it with some characters replaced."""
-    plain = _WIDE_SPACE.sub(" ", text.translate(replaced or {}))  # of the same length
+def _split(language: str, text: str, without_quotes: bool = False) -> list[str]:
+    plain = text  # of the same length
+    if without_quotes:
+        plain = _OPENING_QUOTE.sub("\u2033", plain).translate(_QUOTES)
+    plain = _WIDE_SPACE.sub(" ", plain)
     cuts, place = [0], 0
     for i, sentence in enumerate(sentencex.segment(language, plain)):
         # In long texts, `segment` leaves out some of the blank lines between
@@ -163,19 +179,19 @@ def normalise_spaces(segments: Sequence[str]) -> list[str]:
     the sentence that they precede.
     """
     sentences: list[str] = []
-    spaced = False  # whether there is white space after the last sentence
+    rest = ""  # wide spaces after the last sentence
+    spaced = False  # whether there is other white space after them
     for segment in segments:
         text = segment.strip(_SPACES)
         spaced |= segment.lstrip(_SPACES) != segment
         if text:
-            space = " " if spaced and sentences else ""
-            sentences.append(space + _LINE_BREAK.sub(" ", text))
+            space = " " if spaced and (sentences or rest) else ""
             spaced = segment.rstrip(_SPACES) != segment
-    for i in range(1, len(sentences)):
-        before = sentences[i - 1]
-        sentences[i - 1] = before.rstrip()
-        sentences[i] = before[len(sentences[i - 1]) :] + sentences[i]
-    return sentences
+            rest += space + _LINE_BREAK.sub(" ", text)
+            if text.strip():
+                sentences.append(rest.rstrip())
+                rest = rest[len(sentences[-1]) :]
+    return [*sentences[:-1], "".join(sentences[-1:]) + rest]
 
 
 def _tokenised(
@@ -189,7 +205,7 @@ def _tokenised(
     for document in itertools.chain(documents, [None]):
         if document is not None:
             segments = split_sentences(settings.language, document.text)
-            waiting.append((document, normalise_spaces(segments) or [""]))
+            waiting.append((document, normalise_spaces(segments)))
             # A long document may have few sentences, so count its characters, too.
             count += len(segments) + len(document.text) // 500
         if document is None or count >= _BATCH_SENTENCES:
