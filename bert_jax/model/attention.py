@@ -5,6 +5,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.inputs import at_positions
 from bert_jax.model.kernels import attention as kernels
 from bert_jax.model.linear import Linear, attention_output
 
@@ -17,7 +18,6 @@ class SelfAttention(nn.Module):
     @nn.compact
     def __call__(
         self,
-        queries: Float[Array, "B P D"],
         x: Float[Array, "B L D"],
         pattern: AttentionPattern,
         dropout_keys: UInt32[Array, " B"] | None,
@@ -30,7 +30,6 @@ class SelfAttention(nn.Module):
         """Compute the attention of some or all positions.
 
         Args:
-          queries: Hidden states of the positions that attend.
           x: Hidden states of all positions.
           pattern: Rules for which positions each query sees, and rotations.
           dropout_keys: Keys of the rows for dropout of the probabilities, or None.
@@ -48,6 +47,7 @@ class SelfAttention(nn.Module):
             linear = Linear(c, heads, has_bias=c.linear_bias, name=name)
             return linear.product_and_bias(source)
 
+        queries = at_positions(x, query_positions)  # [B, P, D]
         query, query_bias = project(queries, "query", c.num_heads)  # [B, P, H, K]
         key, key_bias = project(x, "key", c.key_value_heads)  # [B, L, G, K]
         value, value_bias = project(x, "value", c.key_value_heads)

@@ -47,9 +47,6 @@ class Block(nn.Module):
         """
         c = self.config
 
-        # [B, L, D] to [B, P, D]
-        select = functools.partial(at_positions, positions=read_at)
-
         def keys_of(place):
             keys = randomness.fold_in(dropout_keys, place)
             return dropout.keys_at(keys, read_at, c.hidden_size)
@@ -68,9 +65,10 @@ class Block(nn.Module):
         # residual connection adds in one pass. It returns a copy for each consumer, so
         # that its backward pass sums their gradients.
         if c.norm_placement == "post":
-            *output, probabilities = attend(select(x), x)
+            *output, probabilities = attend(x)
+            x = at_positions(x, read_at)  # [B, P, D]
             x, shortcut = AddAndNormalise(c, name="attention_layer_norm")(
-                select(x), *output, keys_of("attention_output"), consumers=2
+                x, *output, keys_of("attention_output"), consumers=2
             )
             (x,) = AddAndNormalise(c, name="output_layer_norm")(
                 shortcut, *feed_forward(x), keys_of("feed_forward_output")
@@ -81,10 +79,11 @@ class Block(nn.Module):
                 x, normalised = AddAndNormalise(
                     c, keeps_sum=True, name="attention_norm"
                 )(x)
-            *output, probabilities = attend(select(normalised), normalised)
+            *output, probabilities = attend(normalised)
+            x = at_positions(x, read_at)  # [B, P, D]
             x, normalised = AddAndNormalise(
                 c, keeps_sum=True, name="feed_forward_norm"
-            )(select(x), *output, keys_of("attention_output"))
+            )(x, *output, keys_of("attention_output"))
             output = feed_forward(normalised)
             x = residual.add(c, x, *output, keys_of("feed_forward_output"))
         return x, probabilities

@@ -47,7 +47,6 @@ class DisentangledAttention(nn.Module):
     @nn.compact
     def __call__(
         self,
-        queries: Float[Array, "B P D"],
         x: Float[Array, "B L D"],
         pattern: DistancePattern,
         dropout_keys: UInt32[Array, " B"] | None,
@@ -59,9 +58,8 @@ class DisentangledAttention(nn.Module):
     ]:
         """Compute the attention of some or all positions.
 
-        Arguments and results are as in `SelfAttention`, except that `queries` is not
-        read: scores of distances need the queries of all positions, also if
-        `query_positions` are given.
+        Arguments and results are as in `SelfAttention`. Scores of distances need the
+        queries of all positions, also if `query_positions` are given.
         """
         c = self.config
         heads = ("heads", c.num_heads), ("head", c.head_size)

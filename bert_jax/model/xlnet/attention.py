@@ -76,7 +76,6 @@ class RelativeAttention(nn.Module):
     @nn.compact
     def __call__(
         self,
-        queries: Float[Array, "B Q D"],
         x: Float[Array, "B vectors D"],
         pattern: RelativePattern,
         dropout_keys: UInt32[Array, " B"] | None,
@@ -91,6 +90,7 @@ class RelativeAttention(nn.Module):
         """
         c = self.config
         length = pattern.is_token.shape[1]
+        queries = at_positions(x, query_positions)  # [B, Q, D]
         tokens = x[:, :length]
         heads = (("heads", c.num_heads), ("head", c.head_size))
         project = functools.partial(linear.Linear, c, heads, has_bias=False)
