@@ -260,15 +260,18 @@ class EmbeddingModel(nn.Module):
 
 
 def init(
-    model: nn.Module, key: jax.Array, *arguments: jax.Array, method: str | None = None
+    model: nn.Module,
+    key: jax.Array,
+    arguments: Sequence[str] = (),
+    method: str | None = None,
 ) -> Any:
     """Initialise the parameters of a model, boxed with names of their dimensions.
 
-    `arguments` are the arguments after `Inputs` of the model, or of one of its methods,
-    for one row of one token.
+    `arguments` is as in `apply`, and `method` names a method to call instead.
     """
-    ids = jnp.zeros((1, 1), jnp.int32)
-    return model.init(key, Inputs(ids, ids == 0), *arguments, method=method)["params"]
+    ids = jnp.zeros((1, 1), jnp.int32)  # one row of one token
+    others = [ids] * len(arguments)
+    return model.init(key, Inputs(ids, ids == 0), *others, method=method)["params"]
 
 
 def apply(
@@ -280,8 +283,8 @@ def apply(
 ) -> Any:
     """Apply a model to the `Inputs` of a batch.
 
-    `arguments` names further arrays of the batch that the model takes. `options` are
-    keyword arguments of `nn.Module.apply` or of the model.
+    `arguments` names further arrays of the batch that the model takes, int32. `options`
+    are keyword arguments of `nn.Module.apply` or of the model.
     """
     arrays = [batch[name] for name in arguments]
     return model.apply({"params": params}, Inputs.of(batch), *arrays, **options)

@@ -45,7 +45,7 @@ class CausalLm(pretraining.PretrainingObjective):
         return {"lm_loss": jnp.sum(_weights(batch))}
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
-        logits = self.logits(params, batch, dropout_keys)  # [B, L, V]
+        logits = self.logits(params, batch, dropout_keys=dropout_keys)  # [B, L, V]
         # The last token of an example has no next token; its weight is 0.
         labels, weights = jnp.roll(batch["input_ids"], -1, axis=1), _weights(batch)
         return metric_sums.loss_and_accuracy("lm", logits, labels, weights)

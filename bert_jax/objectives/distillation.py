@@ -58,8 +58,7 @@ class Distillation(masked_lm.MaskedLm):
 
     def init_constants(self, key: jax.Array) -> Any:
         """Return random parameters of the teacher, boxed as by `init`."""
-        positions = jnp.zeros((1, 1), jnp.int32)
-        return {TEACHER: heads.init(self.teacher, key, positions)}
+        return {TEACHER: heads.init(self.teacher, key, ("mlm_positions",))}
 
     def sequence_flops(self, length: int) -> float:
         """Add the teacher's forward pass."""
@@ -85,7 +84,7 @@ class Distillation(masked_lm.MaskedLm):
         student = {name: part for name, part in params.items() if name != TEACHER}
         compares = self.config.hidden_weight > 0
         options = {"return_states": self.config.hidden_layers if compares else ""}
-        logits = self.logits(student, batch, dropout_keys, **options)
+        logits = self.logits(student, batch, dropout_keys=dropout_keys, **options)
         teacher_output = heads.apply(
             self.teacher, params[TEACHER], batch, ("mlm_positions",), **options
         )

@@ -6,7 +6,6 @@ al. 2019, 4.2).
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +25,13 @@ class MaskedLm(pretraining.PretrainingObjective):
     """
 
     config: config_lib.MaskedLmConfig = config_lib.MaskedLmConfig()
+
+    @property
+    def model_arguments(self) -> tuple[str, ...]:
+        """Arrays of a batch that the model takes; packed pairs have several [CLS]."""
+        if self._pair_task and self.config.examples_per_row > 1:
+            return "mlm_positions", "pooled_positions"
+        return ("mlm_positions",)
 
     @property
     def _pair_task(self) -> str:
@@ -82,15 +88,8 @@ class MaskedLm(pretraining.PretrainingObjective):
         return counts
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
-        logits = self.logits(params, batch, dropout_keys)
+        logits = self.logits(params, batch, dropout_keys=dropout_keys)
         return self.losses_and_accuracies(logits.mlm, logits.sentence, batch)
-
-    def logits(
-        self, params: Any, batch: Batch, dropout_keys: jax.Array | None, **options: Any
-    ) -> heads.PretrainingLogits:
-        """Return the logits of the masked tokens and of the pair task."""
-        options["pooled_positions"] = batch.get("pooled_positions")
-        return super().logits(params, batch, dropout_keys, **options)
 
     def losses_and_accuracies(
         self,

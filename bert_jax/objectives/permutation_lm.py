@@ -51,6 +51,6 @@ class PermutationLm(pretraining.PretrainingObjective):
         return {"plm_loss": jnp.sum(batch["target_weights"])}
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
-        logits = self.logits(params, batch, dropout_keys)  # [B, P, V]
+        logits = self.logits(params, batch, dropout_keys=dropout_keys)  # [B, P, V]
         labels, weights = batch["target_labels"], batch["target_weights"]
         return metric_sums.loss_and_accuracy("plm", logits, labels, weights)

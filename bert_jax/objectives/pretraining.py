@@ -49,21 +49,11 @@ class PretrainingObjective:
         return shapes | {"attention_mask": jax.ShapeDtypeStruct(tokens, jnp.bool_)}
 
     def init(self, key: jax.Array) -> Any:
-        zeros = [jnp.zeros((1, 1), jnp.int32)] * len(self.model_arguments)
-        return heads.init(self.model, key, *zeros)
+        return heads.init(self.model, key, self.model_arguments)
 
-    def logits(
-        self, params: Any, batch: Batch, dropout_keys: jax.Array | None, **options: Any
-    ) -> Any:
-        """Return the output of the model; `options` are further arguments of it."""
-        return heads.apply(
-            self.model,
-            params,
-            batch,
-            self.model_arguments,
-            dropout_keys=dropout_keys,
-            **options,
-        )
+    def logits(self, params: Any, batch: Batch, **options: Any) -> Any:
+        """Return the output of the model, with options as in `heads.apply`."""
+        return heads.apply(self.model, params, batch, self.model_arguments, **options)
 
     def sums(
         self,

@@ -98,7 +98,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     def measure(self, params, batch, dropout_keys, sampling_keys):
         """Return losses, accuracies, and shares of replaced and found tokens."""
         logits = self.logits(
-            params, batch, dropout_keys, method="generate"
+            params, batch, dropout_keys=dropout_keys, method="generate"
         )  # [B, P, V]
         samples = sample(jax.lax.stop_gradient(logits), sampling_keys)
         ids, is_replaced = fill_in(batch, samples)

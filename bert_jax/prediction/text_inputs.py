@@ -44,8 +44,7 @@ class TextComputation:
     method: ClassVar[str | None] = None
 
     def init(self, key: jax.Array) -> Any:
-        zeros = [jnp.zeros((1, 1), jnp.int32)] * len(self.model_arguments)
-        return heads.init(self.model, key, *zeros, method=self.method)
+        return heads.init(self.model, key, self.model_arguments, self.method)
 
     def apply(self, params: Any, batch: Batch) -> Any:
         """Return the output of the model."""
