@@ -426,7 +426,8 @@ def test_stops_and_kills_while_the_best_state_is_scored_or_saved(
     folder = tmp_path / "run"
     kill = mock.Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation.Evaluator, "evaluate", lambda *_: None)
+        stop = mock.Mock(side_effect=evaluation.Stopped)
+        patch.setattr(evaluation.Evaluator, "evaluate", stop)
         with pytest.raises(Interrupted):
             finetuning.finetune(config, str(folder))
     with monkeypatch.context() as patch:

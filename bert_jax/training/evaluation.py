@@ -14,7 +14,7 @@ from bert_jax.training.run_description import Batches, Phase, PhaseData, Run
 _BATCHES_AHEAD = 2
 
 
-class _Stopped(Exception):
+class Stopped(Exception):
     """A process was asked to stop."""
 
 
@@ -53,18 +53,15 @@ class Evaluator:
             self._zeros()  # compiles at its first call
             self._heartbeat()
 
-    def evaluate(self, params, data: PhaseData) -> dict[str, float] | None:
-        """Return the metrics to report; None if a process was asked to stop.
+    def evaluate(self, params, data: PhaseData) -> dict[str, float]:
+        """Return the metrics to report.
 
         For several `HeldOut`s, these are the weighted means, and the metrics of each
         with the prefix "NAME/".
-        """
-        try:
-            return self._evaluate(params, data)
-        except _Stopped:
-            return None
 
-    def _evaluate(self, params, data):
+        Raises:
+          Stopped: In all processes, if one of them was asked to stop.
+        """
         sums_by_set = [
             self._sum_metrics(params, part.batches()) for part in data.held_out
         ]
@@ -88,10 +85,10 @@ class Evaluator:
         return values
 
     def _raise_if_stopped(self, signals: jax.Array) -> None:
-        """Report progress, or raise `_Stopped` if a process was asked to stop."""
+        """Report progress, or raise `Stopped` if a process was asked to stop."""
         self._heartbeat()
         if programs.HostSignals(*jax.device_get(signals).T).stop_requested.any():
-            raise _Stopped
+            raise Stopped
 
     def _sum_metrics(self, params, batches: Batches) -> metric_sums.MetricSums:
         """Sum up metrics over batches."""

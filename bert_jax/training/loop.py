@@ -281,8 +281,9 @@ class Loop:
             return
         self._reporter.advance(self._done, f"{self._phase.name}: evaluating")
         with self._ledger.counting("evaluation"):
-            values = self._evaluator.evaluate(self._all_params(), self._data)
-            if values is None:
+            try:
+                values = self._evaluator.evaluate(self._all_params(), self._data)
+            except evaluation.Stopped:
                 self._stopping = True
                 return
             # Before the report, without which a restart evaluates again.
