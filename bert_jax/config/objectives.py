@@ -62,32 +62,50 @@ class MaskingConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskedLmConfig:
-    """Masked language modelling, with or without a pair task.
+class RowsConfig:
+    """Base class of the configs of objectives: how their rows are made.
 
-    Kinds of rows, `segments` (data/segments.py):
-    "next_sentence": two segments that are consecutive or not (BERT paper, 3.1);
-    "sentence_order": two consecutive segments, in order or swapped (ALBERT);
-    "consecutive": two consecutive segments, without a pair task;
-    "full_sentences": as much text as fits, across documents (RoBERTa);
-    "doc_sentences": as much text of one document as fits (RoBERTa).
+    A subclass makes a constant a field where it may vary.
     """
 
-    kind: str = "masked_lm"
-    causal: ClassVar[bool] = False
-    segments: str = field(
-        "next_sentence", choices=(*PAIR_TASKS, "consecutive", *SINGLE_SEGMENTS)
-    )
+    kind: str
+    # Kinds of rows (data/segments.py), of which the first two have a pair task.
+    # "next_sentence": two segments that are consecutive or not (BERT paper, 3.1);
+    # "sentence_order": two consecutive segments, in order or swapped (ALBERT);
+    # "consecutive": two consecutive segments, without a pair task;
+    # "full_sentences": as much text as fits, across documents (RoBERTa);
+    # "doc_sentences": as much text of one document as fits (RoBERTa).
+    segments: str = field("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
     # Share of the sequences that aim at a random shorter length (google-research/bert,
     # create_pretraining_data.py).
     short_sequence_rate: float = field(0.1, at_least=0, at_most=1)
     # Maximum number of examples in a row. 1: no packing. In packed rows each example
     # has its own [CLS], positions and attention (data/packing.py).
-    examples_per_row: int = field(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
-    masking: MaskingConfig = MaskingConfig()
+    examples_per_row: ClassVar[int] = 1
+    masking: ClassVar[MaskingConfig | None] = None
+    causal: ClassVar[bool] = False  # as in `EncoderConfig`
 
     def check(self, where: str) -> None:
-        _check_packing(self, where)
+        """Check that only examples of one document are packed."""
+        if self.examples_per_row > 1 and self.segments == "full_sentences":
+            raise UserError(
+                f"{where}examples_per_row={self.examples_per_row} packs examples of "
+                f"one document, but {where}segments='full_sentences' crosses "
+                f"documents; use {where}segments='doc_sentences', or "
+                f"{where}examples_per_row=1"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedLmConfig(RowsConfig):
+    """Masked language modelling, with or without a pair task."""
+
+    kind: str = "masked_lm"
+    segments: str = field(
+        "next_sentence", choices=(*PAIR_TASKS, "consecutive", *SINGLE_SEGMENTS)
+    )
+    examples_per_row: int = field(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
+    masking: MaskingConfig = MaskingConfig()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,47 +170,22 @@ class DistillationConfig(MaskedLmConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CausalLmConfig:
-    """Left-to-right language modelling (BERT paper, 5.1, "LTR").
-
-    `segments` as for `MaskedLmConfig`, without the kinds with a pair task.
-    """
+class CausalLmConfig(RowsConfig):
+    """Left-to-right language modelling (BERT paper, 5.1, "LTR")."""
 
     kind: str = "causal_lm"
     causal: ClassVar[bool] = True
-    masking: ClassVar[None] = None
-    segments: str = field("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
-    # Share of the sequences that aim at a random shorter length.
-    short_sequence_rate: float = field(0.1, at_least=0, at_most=1)
-    # Maximum number of examples in a row, as for `MaskedLmConfig`.
     examples_per_row: int = field(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
-
-    def check(self, where: str) -> None:
-        _check_packing(self, where)
-
-
-def _check_packing(objective: MaskedLmConfig | CausalLmConfig, where: str) -> None:
-    if objective.examples_per_row > 1 and objective.segments == "full_sentences":
-        raise UserError(
-            f"{where}examples_per_row={objective.examples_per_row} packs examples of "
-            f"one document, but {where}segments='full_sentences' crosses documents; "
-            f"use {where}segments='doc_sentences', or {where}examples_per_row=1"
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReplacedTokensConfig:
+class ReplacedTokensConfig(RowsConfig):
     """Detection of tokens that a small generator replaced (Clark et al. 2020, ELECTRA).
 
-    `segments` as for `MaskedLmConfig`, without the kinds with a pair task. The
-    generator fills in masked tokens; by default 15 % of them stay unchanged.
+    The generator fills in masked tokens; by default 15 % of them stay unchanged.
     """
 
     kind: str = "replaced_tokens"
-    causal: ClassVar[bool] = False
-    examples_per_row: ClassVar[int] = 1
-    segments: str = field("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
-    # Share of the sequences that aim at a random shorter length.
     short_sequence_rate: float = field(0.05, at_least=0, at_most=1)
     masking: MaskingConfig = MaskingConfig(mask_token_rate=0.85, random_token_rate=0.0)
     # Hidden size, feed-forward size and number of heads of the generator, as a share of
@@ -228,19 +221,13 @@ class ReplacedTokensConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PermutationLmConfig:
+class PermutationLmConfig(RowsConfig):
     """Prediction of tokens in a random order (Yang et al. 2019, XLNet).
 
-    `segments` as for `MaskedLmConfig`, without the kinds with a pair task. Tokens
-    are not masked: attention hides tokens that are later in the order.
+    Tokens are not masked: attention hides tokens that are later in the order.
     """
 
     kind: str = "permutation_lm"
-    causal: ClassVar[bool] = False
-    masking: ClassVar[None] = None
-    examples_per_row: ClassVar[int] = 1
-    segments: str = field("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
-    # Share of the sequences that aim at a random shorter length.
     short_sequence_rate: float = field(0.0, at_least=0, at_most=1)
     # One in `context` tokens is predicted (the paper's K).
     context: int = field(6, at_least=2)
