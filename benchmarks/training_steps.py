@@ -92,7 +92,7 @@ def begin_training(objective, settings, steps):
     optimizer = optimizer_lib.make_optimizer(settings, schedule)
     init = functools.partial(step_lib.init_state, objective, optimizer)
     state = nn.unbox(jax.jit(init)(jax.random.key(0)))
-    return state, step_lib.make_train_step(objective, optimizer, seed=0)
+    return state, functools.partial(step_lib.train_step, objective, optimizer, seed=0)
 
 
 def bert_jax_steps(case):

@@ -77,14 +77,16 @@ def loss_curve(mesh, objective, name="adamw", state=None):
     )
 
     def train_step(state, batch, constants):
-        return step.make_train_step(
+        return step.train_step(
             objective,
             tx,
+            state,
+            batch,
             seed=1,
             micro_batches=2,
             sum_over_replicas=sum_over_replicas,
             constants=constants,
-        )(state, batch)
+        )
 
     train = jax.jit(train_step, out_shardings=(shardings, sharding.replicated(mesh)))
     batch = jax.tree.map(np.asarray, batch_of(objective, rows=16))

@@ -30,7 +30,7 @@ def initial_state():
 @functools.cache
 def compiled(seed, micro_batches):
     options = {"seed": seed, "micro_batches": micro_batches}
-    return jax.jit(step.make_train_step(OBJECTIVE, TX, **options))
+    return jax.jit(functools.partial(step.train_step, OBJECTIVE, TX, **options))
 
 
 def train(state, batch, seed=1, micro_batches=1):
@@ -90,12 +90,11 @@ def test_evaluation_draws_by_batch_and_row():
         return {"drawn": metric_sums.MetricSum(total, jnp.ones(()))}
 
     def drawn(index, micro_batches=1):
-        evaluate = step.make_eval_step(
-            types.SimpleNamespace(sums=sums), seed=1, micro_batches=micro_batches
-        )
+        objective = types.SimpleNamespace(sums=sums)
         rows = {"input_ids": jnp.zeros((8, 3), jnp.int32)}
-        zeros = metric_sums.zeros(["drawn"])
-        return evaluate({}, rows, jnp.int32(index), zeros)["drawn"].sum
+        arguments = objective, {}, rows, jnp.int32(index), metric_sums.zeros(["drawn"])
+        made = step.eval_step(*arguments, seed=1, micro_batches=micro_batches)
+        return made["drawn"].sum
 
     assert drawn(0) == drawn(0) == drawn(0, micro_batches=4)
     assert len({float(drawn(index)) for index in range(5)}) == 5
@@ -105,9 +104,8 @@ def test_evaluation_in_micro_batches_adds_up_the_same_in_less_memory():
     batch, zeros = random_batch(size=64), metric_sums.zeros(OBJECTIVE.metrics)
     params, totals, temporaries = initial_state().params, [], []
     for micro_batches in (1, 8):
-        evaluate = jax.jit(
-            step.make_eval_step(OBJECTIVE, seed=1, micro_batches=micro_batches)
-        )
+        options = {"seed": 1, "micro_batches": micro_batches}
+        evaluate = jax.jit(functools.partial(step.eval_step, OBJECTIVE, **options))
         compiled = evaluate.lower(params, batch, 0, zeros).compile()
         totals.append(compiled(params, batch, 0, zeros))
         temporaries.append(compiled.memory_analysis().temp_size_in_bytes)
@@ -152,7 +150,7 @@ def test_a_gradient_that_is_not_finite_skips_the_step_whatever_the_loss():
         metric_sums=metric_sums.zeros(["root", "grad_norm"]),
         skipped=jnp.int32(0),
     )
-    run = jax.jit(step.make_train_step(objective, tx, seed=1))
+    run = jax.jit(functools.partial(step.train_step, objective, tx, seed=1))
     after, outcome = run(state, {"input_ids": jnp.zeros((2, 3), jnp.int32)})
     assert outcome.loss == 0 and outcome.grad_norm == np.inf
     assert int(after.skipped) == 1 and after.params["x"] == 0

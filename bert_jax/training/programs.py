@@ -65,17 +65,18 @@ def lower_train_step(
         )
 
     def step_and_report(state, batch, signals, seed, constants):
-        train_step = step_lib.make_train_step(
+        rate = run.schedule(state.step - state.skipped)
+        state, result = step_lib.train_step(
             phase.objective,
             run.optimizer,
+            state,
+            batch,
             seed=seed,
             micro_batches=phase.micro_batches,
             is_frozen=run.is_frozen,
             sum_over_replicas=sum_over_replicas,
             constants=constants,
         )
-        rate = run.schedule(state.step - state.skipped)
-        state, result = train_step(state, batch)
         # A copy, because the state is donated to the next step.
         skipped = state.skipped + 0
         return state, StepReport(result.loss, result.grad_norm, rate, skipped, signals)
@@ -127,10 +128,16 @@ def lower_eval_step(
     """
 
     def step_and_signals(params, batch, index, total: MetricSums, signals, seed):
-        add_sums = step_lib.make_eval_step(
-            phase.objective, seed=seed, micro_batches=phase.micro_batches
+        total = step_lib.eval_step(
+            phase.objective,
+            params,
+            batch,
+            index,
+            total,
+            seed=seed,
+            micro_batches=phase.micro_batches,
         )
-        return add_sums(params, batch, index, total), signals
+        return total, signals
 
     replicated = sharding.replicated(run.mesh)
     jitted = jax.jit(

@@ -50,17 +50,19 @@ def init_state(
     )
 
 
-def make_train_step(
+def train_step(
     objective: Objective,
     optimizer: optax.GradientTransformation,
+    state: TrainState,
+    batch: Batch,
     *,
     seed: int | jax.Array,
     micro_batches: int = 1,
     is_frozen: Callable[[str], bool] | None = None,
     sum_over_replicas: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     constants: Mapping[str, Any] | None = None,
-) -> Callable[[TrainState, Batch], tuple[TrainState, LossAndNorm]]:
-    """Return the function from a state and a batch to the next state and the loss.
+) -> tuple[TrainState, LossAndNorm]:
+    """Return the state after a step on a batch, and the loss.
 
     A step whose loss or gradient is not finite is skipped: it changes only the counts
     of steps and of skipped steps.
@@ -68,6 +70,8 @@ def make_train_step(
     Args:
       objective: Training objective.
       optimizer: Optimizer, applied to the gradient of the whole batch.
+      state: State before the step.
+      batch: Batch of the step.
       seed: Seed for dropout, an int or uint32 []; masks are addressed by (seed, step,
         row of the batch).
       micro_batches: Number of pieces of the batch over which gradients are accumulated.
@@ -101,64 +105,57 @@ def make_train_step(
 
     if sum_over_replicas:
         differentiate = sum_over_replicas(differentiate)
+    rows = jnp.arange(len(jax.tree.leaves(batch)[0]))
+    keys = {
+        f"{purpose}_keys": randomness.row_keys(seed, purpose, state.step, rows)
+        for purpose in ("dropout", "sampling")
+    }
+    shared = objective.counts(batch), constants or {}
+    (loss, batch_sums), grads = differentiate(state.params, batch, keys, shared)
+    result = LossAndNorm(loss, optax.tree.norm(grads))
+    batch_sums["grad_norm"] = MetricSum(result.grad_norm, jnp.ones(()))
+    is_finite = jnp.isfinite(result.loss) & jnp.isfinite(result.grad_norm)
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, LossAndNorm]:
-        counts = objective.counts(batch)
-        rows = jnp.arange(len(jax.tree.leaves(batch)[0]))
-        keys = {
-            f"{purpose}_keys": randomness.row_keys(seed, purpose, state.step, rows)
-            for purpose in ("dropout", "sampling")
-        }
-        (loss, batch_sums), grads = differentiate(
-            state.params, batch, keys, (counts, constants or {})
-        )
-        result = LossAndNorm(loss, optax.tree.norm(grads))
-        batch_sums["grad_norm"] = MetricSum(result.grad_norm, jnp.ones(()))
-        is_finite = jnp.isfinite(result.loss) & jnp.isfinite(result.grad_norm)
+    def update(params, opt_state, sums):
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        sums = jax.tree.map(jnp.add, sums, batch_sums)
+        return optax.apply_updates(params, updates), opt_state, sums
 
-        def update(params, opt_state, sums):
-            updates, opt_state = optimizer.update(grads, opt_state, params)
-            sums = jax.tree.map(jnp.add, sums, batch_sums)
-            return optax.apply_updates(params, updates), opt_state, sums
-
-        params, opt_state, sums = _if_finite(
-            is_finite, update, state.params, state.opt_state, state.metric_sums
-        )
-        state = TrainState(
-            step=state.step + 1,
-            params=params,
-            opt_state=opt_state,
-            metric_sums=sums,
-            skipped=state.skipped + ~is_finite,
-        )
-        return state, result
-
-    return train_step
+    params, opt_state, sums = _if_finite(
+        is_finite, update, state.params, state.opt_state, state.metric_sums
+    )
+    state = TrainState(
+        step=state.step + 1,
+        params=params,
+        opt_state=opt_state,
+        metric_sums=sums,
+        skipped=state.skipped + ~is_finite,
+    )
+    return state, result
 
 
-def make_eval_step(
-    objective: Objective, *, seed: int | jax.Array, micro_batches: int
-) -> Callable[[Any, Batch, jax.Array, MetricSums], MetricSums]:
-    """Return the function that adds the metrics of a batch, without dropout, to a sum.
+def eval_step(
+    objective: Objective,
+    params: Any,
+    batch: Batch,
+    index: jax.Array,
+    total: MetricSums,
+    *,
+    seed: int | jax.Array,
+    micro_batches: int,
+) -> MetricSums:
+    """Return `total` plus the metrics of a batch, without dropout.
 
-    Random numbers of the objective are addressed by (seed, index of the batch, row of
+    Random numbers of the objective are addressed by (seed, `index` of the batch, row of
     the batch): the same in each evaluation. Micro-batches are evaluated in turn.
     """
+    rows = jnp.arange(len(jax.tree.leaves(batch)[0]))
+    keys = randomness.row_keys(seed, "evaluation", index, rows)
 
-    def eval_step(
-        params: Any, batch: Batch, index: jax.Array, total: MetricSums
-    ) -> MetricSums:
-        rows = jnp.arange(len(jax.tree.leaves(batch)[0]))
-        keys = randomness.row_keys(seed, "evaluation", index, rows)
+    def sums(batch, keys):
+        return objective.sums(params, batch, dropout_keys=None, sampling_keys=keys)
 
-        def sums(batch, keys):
-            return objective.sums(params, batch, dropout_keys=None, sampling_keys=keys)
-
-        return jax.tree.map(
-            jnp.add, total, _accumulate(sums, (batch, keys), micro_batches)
-        )
-
-    return eval_step
+    return jax.tree.map(jnp.add, total, _accumulate(sums, (batch, keys), micro_batches))
 
 
 def _if_finite(is_finite: jax.Array, update: Callable[..., Any], *old: Any) -> Any:
