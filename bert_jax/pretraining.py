@@ -130,7 +130,6 @@ def make_run(
     for i, phase in enumerate(config.phases):
         where = f"phases[{i}]."
         sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)
-    schedule = optimizer.schedule_of_phases(config.optimizer, config.phases)
     phases = tuple(_phase(config, i, corpora) for i in range(len(config.phases)))
     constants = {}
     if isinstance(config.objective, config_lib.DistillationConfig):
@@ -139,8 +138,7 @@ def make_run(
             "read_constants": functools.partial(teacher.load, config.objective.teacher),
         }
     return Run(
-        optimizer=optimizer.make_optimizer(config.optimizer, schedule),
-        schedule=schedule,
+        schedule=optimizer.schedule_of_phases(config.optimizer, config.phases),
         phases=phases,
         config=config,
         mesh=mesh,

@@ -128,14 +128,12 @@ def test_shared_layers_compare_texts_on_other_devices():
     batch = batch_of(objective, rows=8) | {"texts": jnp.arange(24).reshape(8, 3)}
     length = batch["input_ids"].shape[-1]
     asked = config.FinetuneConfig(task=config.EmbeddingConfig(), batch_size=8)
-    schedule = optimizer.make_schedule(asked.optimizer, 10)
     phase = Phase("fine-tuning", objective, 10, (length,), 8, 1, open_data=None)
     losses = []
     for count in (1, 4):
         mesh = sharding.make_mesh(config.MeshConfig(), jax.devices()[:count])
         run = Run(
-            optimizer=optimizer.make_optimizer(asked.optimizer, schedule),
-            schedule=schedule,
+            schedule=optimizer.make_schedule(asked.optimizer, 10),
             phases=(phase,),
             config=asked,
             mesh=mesh,

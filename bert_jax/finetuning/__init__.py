@@ -277,8 +277,6 @@ def make_run(
             f"{steps:,}, to choose from; pass --config.loop.eval_every="
             f"{math.ceil(steps / 5)}, for example, to evaluate earlier, too"
         )
-    is_frozen = initialise.is_frozen if config.frozen else None
-    schedule = optimizer.make_schedule(config.optimizer, steps)
     lengths, held_out_lengths = batches.lengths(config, task)
     engine = inference.Engine(objective, None, mesh, lengths + held_out_lengths)
     phase = Phase(
@@ -294,15 +292,12 @@ def make_run(
         ),
     )
     run = Run(
-        optimizer=optimizer.make_optimizer(
-            config.optimizer, schedule, is_frozen=is_frozen
-        ),
-        schedule=schedule,
+        schedule=optimizer.make_schedule(config.optimizer, steps),
         phases=(phase,),
         config=config,
         mesh=mesh,
         encoders={"encoder": encoder},
-        is_frozen=is_frozen,
+        is_frozen=initialise.is_frozen if config.frozen else None,
         best_metric=config.keep_best,
     )
     return run, engine

@@ -14,6 +14,7 @@ from bert_jax import config as config_lib
 from bert_jax.model import flops
 from bert_jax.model.kernels import decisions
 from bert_jax.objectives import BatchShapes, Objective
+from bert_jax.training import optimizer as optimizer_lib
 from bert_jax.training import sharding
 from bert_jax.training import step as step_lib
 
@@ -77,9 +78,8 @@ class Phase:
 class Run:
     """Description of a run."""
 
-    optimizer: optax.GradientTransformation  # update rule, one for all phases
-    # Learning rate by number of updates, for the reports.
-    schedule: Callable[[jax.Array], jax.Array]
+    # Learning rate by number of updates.
+    schedule: optimizer_lib.Schedule
     phases: tuple[Phase, ...]
     # With all fields filled in.
     config: config_lib.PretrainConfig | config_lib.FinetuneConfig
@@ -105,6 +105,13 @@ class Run:
     @property
     def total_steps(self) -> int:
         return sum(phase.steps for phase in self.phases)
+
+    @functools.cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Update rule, one for all phases."""
+        return optimizer_lib.make_optimizer(
+            self.config.optimizer, self.schedule, is_frozen=self.is_frozen
+        )
 
     def init(self, key: jax.Array) -> step_lib.TrainState:
         """Return the initial state, boxed with the names of dimensions."""
