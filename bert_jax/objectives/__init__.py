@@ -22,10 +22,8 @@ class Objective(Protocol):
     """Interface of an objective, which is a frozen dataclass."""
 
     encoder: config_lib.EncoderConfig  # architecture that fine-tuning loads
-    # Key in `Run.encoders` of the encoder that predicts tokens; "" if none does.
-    prediction_encoder: str
-    # Name, for messages, of a second reader of the logits of these tokens, which must
-    # then be stored; "": none.
+    # Name, for messages, of a second reader of the logits of predicted tokens, which
+    # must then be stored; "": none.
     logits_reader: str
     # Whether the losses of a row do not depend on the other rows of its batch.
     rows_are_independent: bool

@@ -22,7 +22,7 @@ class LabelledObjective:
 
     encoder: config_lib.EncoderConfig
 
-    prediction_encoder = logits_reader = ""
+    logits_reader = ""
     rows_are_independent = True
     loss_name: ClassVar[str]
     # Metrics besides the loss and the share of padding.

@@ -25,7 +25,6 @@ class PretrainingObjective:
 
     encoder: config_lib.EncoderConfig
 
-    prediction_encoder: ClassVar[str] = "encoder"
     logits_reader: ClassVar[str] = ""
     rows_are_independent: ClassVar[bool] = True
     # Arrays of a batch that the model takes after `Inputs`, all int32 [B, ...].

@@ -32,7 +32,6 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     """
 
     config: config_lib.ReplacedTokensConfig = config_lib.ReplacedTokensConfig()
-    prediction_encoder = "generator"
     logits_reader = "sampling"
 
     @property

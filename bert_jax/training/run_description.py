@@ -158,7 +158,8 @@ class Run:
         objective, encoder, predictions = phase.objective, self.encoders[name], 0
         if name == "teacher":  # runs without dropout
             encoder = dataclasses.replace(encoder, attention_dropout_rate=0.0)
-        if name == objective.prediction_encoder:
+        predictor = "generator" if "generator" in self.encoders else "encoder"
+        if name == predictor:
             predictions = objective.num_predictions(phase.length)
         description = decisions.describe(
             encoder,
