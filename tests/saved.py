@@ -23,7 +23,8 @@ def save(folder, objective, run_config, tokenizer, settings=None, *, scale=0.1):
     on its input.
     """
     state = toy.state_of(state_shapes(objective), scale=scale)
-    about = metadata.make(run_config, objective, tokenizer, settings)
+    saved = config.to_dict(run_config)
+    about = metadata.Metadata(saved, objective.encoder, tokenizer, task=settings or {})
     checkpoints = checkpoint.Checkpoints(folder / "checkpoints", 1, about)
     checkpoints.save(1, state, objective.encoder, {})
     checkpoints.close()
@@ -64,7 +65,8 @@ def native_model(objective, settings=None, tokenizer=None, run=None, scale=1):
     if not objective.encoder.first_attention_norm:  # not used, and not exported
         params["encoder/layers/attention_norm/scale"][0] = 1
     tokenizer = tokenizer or toy.metadata().tokenizer
-    about = metadata.make(run or run_of(objective), objective, tokenizer, settings)
+    saved = config.to_dict(run or run_of(objective))
+    about = metadata.Metadata(saved, objective.encoder, tokenizer, task=settings or {})
     stored = {
         path: safetensors.LazyArray(value.shape, lambda value=value: value)
         for path, value in params.items()

@@ -277,7 +277,8 @@ def test_a_classifier_with_one_output_keeps_its_name_and_type(tmp_path):
 
 def spec_of(objective):
     """Return the class for a model of an objective, without its parameters."""
-    about = metadata_lib.make(run_of(objective), objective, TOKENIZER)
+    run = config.to_dict(run_of(objective))
+    about = metadata_lib.Metadata(run, objective.encoder, TOKENIZER)
     return lazy_checkpoint.export_spec(lazy_checkpoint.LazyCheckpoint("run", about, {}))
 
 

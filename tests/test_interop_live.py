@@ -30,7 +30,6 @@ from bert_jax.objectives import (
     choice,
     classification,
     masked_lm,
-    replaced_tokens,
     spans,
     tagging,
 )
@@ -133,11 +132,9 @@ def test_transformers_reads_both_halves_of_an_electra(tmp_path):
     }
     asked = config.ReplacedTokensConfig(generator_size=0.5, generator_layers=0.5)
     read = half["discriminator"]
-    about = metadata_lib.make(
-        config.PretrainConfig(encoder=read.metadata.encoder, objective=asked),
-        replaced_tokens.ReplacedTokens(read.metadata.encoder, asked),
-        read.metadata.tokenizer,
-    )
+    encoder, tokenizer = read.metadata.encoder, read.metadata.tokenizer
+    made = config.PretrainConfig(encoder=encoder, objective=asked)
+    about = metadata_lib.Metadata(config.to_dict(made), encoder, tokenizer)
     params = dict(read.params)
     for path, array in half["generator"].params.items():
         if not path.startswith("encoder/embeddings/"):

@@ -102,9 +102,9 @@ def metadata():
     """Return the metadata of a checkpoint of `TINY`."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     words = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(TINY.vocab_size - 5)]
-    return metadata_lib.make(
-        config.PretrainConfig(),
-        masked_lm.MaskedLm(TINY),
+    return metadata_lib.Metadata(
+        config.to_dict(config.PretrainConfig()),
+        TINY,
         tokenizer.make(pipelines.wordpiece([*special, *words], True, True)),
     )
 

@@ -180,7 +180,8 @@ def metadata_and_objective(
         known = {"kind": "finetuning", "task": config_lib.to_dict(task)}
     else:
         known, objective = _pretraining(spec.purpose, spec.encoder)
-    return metadata_lib.make(known, objective, tokenizer, settings), objective
+    encoder = objective.encoder
+    return metadata_lib.Metadata(known, encoder, tokenizer, task=settings), objective
 
 
 def _pretraining(

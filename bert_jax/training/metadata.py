@@ -7,53 +7,12 @@ from typing import Any
 from bert_jax import config as config_lib
 from bert_jax.config import migrations
 from bert_jax.errors import UserError
-from bert_jax.objectives import Objective
 from bert_jax.tokenizer import Tokenizer
 
 _PACKAGES = ("bert_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
-@dataclasses.dataclass(frozen=True)
-class Metadata:
-    """Metadata of a checkpoint."""
-
-    # Config of the run, from `config_lib.to_dict`, with all fields filled in.
-    config: dict[str, Any]
-    # Encoder config of the phase that saved it, which fine-tuning builds.
-    encoder: config_lib.EncoderConfig
-    tokenizer: Tokenizer
-    versions: dict[str, str]  # by package
-    time: dict[str, Any]  # time spent so far, from `goodput.Ledger.entry`; {}: unknown
-    task: dict[str, Any]  # settings of the fine-tuning task; {}: none
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the metadata in JSON's types."""
-        encoder = config_lib.to_dict(self.encoder)
-        return vars(self) | {"encoder": encoder, "tokenizer": self.tokenizer.dumps()}
-
-
-def make(
-    config: Any,
-    objective: Objective,
-    tokenizer: Tokenizer,
-    task: dict[str, Any] | None = None,
-) -> Metadata:
-    """Return the metadata of a run. Each checkpoint replaces `encoder` and `time`.
-
-    For a published checkpoint, `config` is a dict of the fields that are known. `task`
-    are the settings of a fine-tuning task, from `tasks.Task.settings`.
-    """
-    return Metadata(
-        config=config if isinstance(config, dict) else config_lib.to_dict(config),
-        encoder=objective.encoder,
-        tokenizer=tokenizer,
-        versions=versions(),
-        time={},
-        task=task or {},
-    )
-
-
-def versions() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Return the installed version of each of `_PACKAGES`, or "unknown"."""
     installed = {}
     for name in _PACKAGES:
@@ -62,6 +21,28 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             installed[name] = "unknown"
     return installed
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """Metadata of a checkpoint."""
+
+    # Config of the run, from `config_lib.to_dict`, with all fields filled in. For a
+    # published checkpoint, the fields that are known.
+    config: dict[str, Any]
+    # Encoder config of the phase that saved it, which fine-tuning builds.
+    encoder: config_lib.EncoderConfig
+    tokenizer: Tokenizer
+    versions: dict[str, str] = dataclasses.field(default_factory=_versions)
+    # Time spent so far, from `goodput.Ledger.entry`; {}: unknown.
+    time: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # Settings of the fine-tuning task, from `tasks.Task.settings`; {}: none.
+    task: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the metadata in JSON's types."""
+        encoder = config_lib.to_dict(self.encoder)
+        return vars(self) | {"encoder": encoder, "tokenizer": self.tokenizer.dumps()}
 
 
 def from_json(values: Any) -> Metadata:

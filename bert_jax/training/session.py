@@ -81,7 +81,8 @@ def open_session(
             f"loop.profile_step={config.profile_step} is more than the "
             f"{run.total_steps} steps of the run"
         )
-    metadata = metadata_lib.make(run.config, run.objective, tokenizer, task)
+    saved, encoder = config_lib.to_dict(run.config), run.objective.encoder
+    metadata = metadata_lib.Metadata(saved, encoder, tokenizer, task=task or {})
     with (
         watchdog.watch(config.hang_seconds) as heartbeat,
         workdir.claim(folder, run.config) as path,
