@@ -34,7 +34,6 @@ from bert_jax.training import (
     programs,
     restore,
     saving,
-    sharding,
     workdir,
 )
 
@@ -136,8 +135,7 @@ def test_changed_examples_are_refused(finetuned, tmp_path):
 def run_of(config):
     about = restore.read_metadata(restore.find(config.init_from))
     made = classification.Classification(config.task, about.tokenizer)
-    mesh = sharding.make_mesh(config.mesh)
-    return finetuning.make_run(config, mesh, about.encoder, made)[0]
+    return finetuning.make_run(config, about.encoder, made)[0]
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +147,8 @@ def begin(pretrained, task):
 
     def make(source=pretrained, **changes):
         changed = dataclasses.replace(config, **changes)
-        begun = initialise.load_initial_params(
-            changed, run, restore.find(source), state
-        )
+        changed_run = dataclasses.replace(run, config=changed)
+        begun = initialise.load_initial_params(changed_run, restore.find(source), state)
         return parameters.flatten(state.params), parameters.flatten(begun.params)
 
     return make

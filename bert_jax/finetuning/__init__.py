@@ -171,16 +171,13 @@ def _finetune_once(
     )
     config = warm_start.fill_in_fingerprint(config, source)
     _check_same_held_out_rows(task)
-    run, engine = make_run(config, sharding.make_mesh(config.mesh), encoder, task)
+    run, engine = make_run(config, encoder, task)
     processes.say(describe_counts(task.description))
     with session.open_session(run, folder, tokenizer, ledger, task.settings) as saver:
-        load_initial = functools.partial(
-            initialise.load_initial_params, config, run, source.path
-        )
-        state = session.train(saver, load_initial)
-        (phase,) = run.phases
+        load = functools.partial(initialise.load_initial_params, run, source.path)
+        state = session.train(saver, load)
         engine.params = state.params
-        rows_at_once = phase.batch_size // phase.micro_batches
+        rows_at_once = config.batch_size // config.micro_batches
         predictions = {
             name: task.decode(name, engine.outputs(rows, rows_at_once, saver.heartbeat))
             for name, rows in task.held_out.items()
@@ -256,7 +253,6 @@ def _write_results(folder: storage.Path, results: dict[str, Any]) -> None:
 
 def make_run(
     config: config_lib.FinetuneConfig,
-    mesh: jax.sharding.Mesh,
     encoder: config_lib.EncoderConfig,
     task: tasks.Task,
 ) -> tuple[Run, inference.Engine]:
@@ -265,7 +261,7 @@ def make_run(
     Raises:
       UserError: The parts of the run do not fit together.
     """
-    objective = task.objective(encoder)
+    mesh, objective = sharding.make_mesh(config.mesh), task.objective(encoder)
     _check_run(config, encoder, objective, task)
     sharding.check_encoder(mesh, encoder)
     sharding.check_batch(mesh, "", config.batch_size, config.micro_batches)

@@ -40,13 +40,10 @@ def is_frozen(path: str) -> bool:
 
 
 def load_initial_params(
-    config: config_lib.FinetuneConfig,
-    run: Run,
-    source: epath.Path,
-    state: step_lib.TrainState,
+    run: Run, source: epath.Path, state: step_lib.TrainState
 ) -> step_lib.TrainState:
     """Return the initial state with the pretrained encoder."""
-    if config.random_init:
+    if run.config.random_init:
         return state
     shapes = run.state_shapes.params
     # The head is new, even if the checkpoint has one of the same name.
@@ -54,15 +51,13 @@ def load_initial_params(
     new = parameters.flatten(shapes).keys() - loaded.params.keys()
     processes.say(dataclasses.replace(loaded, missing=sorted(new)).describe(source))
     params = restore.merge(state.params, loaded)
-    if config.reinit_layers:
-        processes.say(f"  reinitialised: pooler and top {config.reinit_layers} layers")
-        params = _reinit_top_layers(config, run, state.params, params)
+    if count := run.config.reinit_layers:
+        processes.say(f"  reinitialised: pooler and top {count} layers")
+        params = _reinit_top_layers(run, state.params, params)
     return dataclasses.replace(state, params=params)
 
 
-def _reinit_top_layers(
-    config: config_lib.FinetuneConfig, run: Run, initial: Any, loaded: Any
-) -> Any:
+def _reinit_top_layers(run: Run, initial: Any, loaded: Any) -> Any:
     """Return loaded parameters with initial ones in the pooler and the top layers.
 
     Source: Zhang et al. 2021, Revisiting few-sample BERT fine-tuning.
@@ -72,7 +67,7 @@ def _reinit_top_layers(
         if path.startswith("encoder/pooler/"):
             return initial
         if path.startswith("encoder/layers/"):
-            kept = len(loaded) - config.reinit_layers
+            kept = len(loaded) - run.config.reinit_layers
             return jnp.concatenate([loaded[:kept], initial[kept:]])
         return loaded
 
