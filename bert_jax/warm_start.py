@@ -177,40 +177,31 @@ def resolve_encoder(
     Raises:
       UserError: A field that is set contradicts the checkpoint.
     """
+
+    def resolve(config, pretrained, where):
+        fields, defaults = {}, type(config)()
+        for field in config_lib.architecture(config):
+            path = f"{where}.{field.name}"
+            given, value = getattr(config, field.name), getattr(pretrained, field.name)
+            is_set = path in overrides or given != getattr(defaults, field.name)
+            if dataclasses.is_dataclass(given):
+                value = resolve(given, value, path)
+            elif is_set and may_adapt and field.metadata.get("adaptable"):
+                value = given
+            elif is_set and given != value:
+                raise UserError(
+                    f"{path}={given}, but the checkpoint {source.path} has {value}; "
+                    "leave this field unset, as configs/continued.py does, or use "
+                    "another checkpoint"
+                )
+            fields[field.name] = value
+        return dataclasses.replace(config, **fields)
+
     pretrained = source.metadata.encoder
     # The table of a published checkpoint may have more rows than the tokenizer.
     if config.vocab_size in (0, source.metadata.tokenizer.vocab_size):
         config = dataclasses.replace(config, vocab_size=pretrained.vocab_size)
-    return _with_architecture(
-        config, pretrained, where, source.path, overrides, may_adapt
-    )
-
-
-def _with_architecture(
-    config: Any,
-    pretrained: Any,
-    where: str,
-    source: epath.Path,
-    overrides: Collection[str],
-    may_adapt: bool,
-) -> Any:
-    """Return a config with the architecture of a checkpoint, group by group."""
-    fields, defaults = {}, type(config)()
-    for field in config_lib.architecture(config):
-        path = f"{where}.{field.name}"
-        given, value = getattr(config, field.name), getattr(pretrained, field.name)
-        is_set = path in overrides or given != getattr(defaults, field.name)
-        if dataclasses.is_dataclass(given):
-            value = _with_architecture(given, value, path, source, overrides, may_adapt)
-        elif is_set and may_adapt and field.metadata.get("adaptable"):
-            value = given
-        elif is_set and given != value:
-            raise UserError(
-                f"{path}={given}, but the checkpoint {source} has {value}; leave this "
-                "field unset, as configs/continued.py does, or use another checkpoint"
-            )
-        fields[field.name] = value
-    return dataclasses.replace(config, **fields)
+    return resolve(config, pretrained, where)
 
 
 def load_initial_params(
