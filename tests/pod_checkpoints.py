@@ -61,13 +61,13 @@ def main(folder, action, *flags):
 
     mesh = sharding.make_mesh(config.MeshConfig(data=1, fsdp=2))
     first, shapes = make_state(mesh, 1)
-    checkpoints = checkpoint.Checkpoints(folder, keep=3, metadata=toy.metadata())
+    checkpoints = checkpoint.Checkpoints(folder, keep=3)
     if action == "restore":
         state = checkpoints.restore(shapes)
         print("RESTORED", int(state.step), flush=True)
         return
-    checkpoints.save(1, first, toy.TINY, {})
-    checkpoints.save(3, first, toy.TINY, {})
+    checkpoints.save(1, first, toy.metadata())
+    checkpoints.save(3, first, toy.metadata())
     checkpoints.wait()
     checkpoints.delete_from(2)
     if action == "full" and process == 1:
@@ -75,7 +75,7 @@ def main(folder, action, *flags):
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     second, _ = make_state(mesh, 2)
     try:
-        checkpoints.save(2, second, toy.TINY, {})
+        checkpoints.save(2, second, toy.metadata())
         checkpoints.wait()
     except Exception as error:
         everywhere = getattr(error, "in_all_processes", False)

@@ -25,8 +25,8 @@ def save(folder, objective, run_config, tokenizer, settings=None, *, scale=0.1):
     state = toy.state_of(state_shapes(objective), scale=scale)
     saved = config.to_dict(run_config)
     about = metadata.Metadata(saved, objective.encoder, tokenizer, task=settings or {})
-    checkpoints = checkpoint.Checkpoints(folder / "checkpoints", 1, about)
-    checkpoints.save(1, state, objective.encoder, {})
+    checkpoints = checkpoint.Checkpoints(folder / "checkpoints", 1)
+    checkpoints.save(1, state, about)
     checkpoints.close()
     return jax.tree.map(lambda x: jax.device_put(x, jax.devices()[0]), state.params)
 

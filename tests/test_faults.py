@@ -222,14 +222,14 @@ def two_checkpoints(tmp_path_factory):
     shapes, first = make_state(1)
     _, second = make_state(2)
     checkpoints = open_checkpoints(folder)
-    checkpoints.save(1, first, TINY, {})
-    checkpoints.save(2, second, TINY, {})
+    checkpoints.save(1, first, metadata())
+    checkpoints.save(2, second, metadata())
     checkpoints.close()
     return folder, shapes, first, second
 
 
 def open_checkpoints(folder):
-    return checkpoint.Checkpoints(folder, keep=3, metadata=metadata())
+    return checkpoint.Checkpoints(folder, keep=3)
 
 
 def largest_file(folder):
@@ -304,7 +304,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     assert said[1].startswith("checkpoint 2 is set aside as damaged-2")
     # The next save of that step goes through, and the good one is as it was.
     again_second = dataclasses.replace(state, step=state.step + 1)
-    checkpoints.save(2, again_second, TINY, {})
+    checkpoints.save(2, again_second, metadata())
     checkpoints.close()
     assert all(p.read_bytes() == content for p, content in good.items())
     again = open_checkpoints(folder)
@@ -443,7 +443,7 @@ def test_a_store_that_refuses_a_checkpoint(tmp_path, monkeypatch):
     """The message names the newest checkpoint, as that of a full disk does."""
     _, state = make_state(1)
     checkpoints = open_checkpoints(tmp_path)
-    checkpoints.save(1, state, TINY, {})
+    checkpoints.save(1, state, metadata())
     checkpoints.wait()
     # As TensorStore.
     refuse = mock.Mock(side_effect=ValueError("PERMISSION_DENIED: Error writing\n'2'"))
@@ -453,7 +453,7 @@ def test_a_store_that_refuses_a_checkpoint(tmp_path, monkeypatch):
         with pytest.raises(
             UserError, match="2 to .*: PERM.*'2'; the newest .* of step 1"
         ):
-            checkpoints.save(2, state, TINY, {})
+            checkpoints.save(2, state, metadata())
     checkpoints.close()
 
 
@@ -478,8 +478,8 @@ def test_a_large_checkpoint_may_take_longer_to_save(tmp_path, monkeypatch):
     monkeypatch.setattr(compatibility, "time", clock)
     _, state = make_state(1)
     for size, name in ((0, "small"), (10**11, "large")):
-        checkpoints = checkpoint.Checkpoints(tmp_path / name, 1, metadata(), size=size)
-        checkpoints.save(1, state, TINY, {})
+        checkpoints = checkpoint.Checkpoints(tmp_path / name, 1, size=size)
+        checkpoints.save(1, state, metadata())
         if size:
             checkpoints.wait()
         else:

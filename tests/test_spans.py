@@ -63,8 +63,8 @@ def test_runs_resume_from_checkpoints_of_earlier_versions(tmp_path, monkeypatch)
     zero = state.metric_sums["exact"].sum
     values = jax.device_put((3.0, 4.0), zero.sharding)
     sums = {**state.metric_sums, "exact": metric_sums.MetricSum(*values)}
-    checkpoints = checkpoint.Checkpoints(tmp_path / "checkpoints", 1, metadata())
-    checkpoints.save(1, dataclasses.replace(state, metric_sums=sums), TINY, {})
+    checkpoints = checkpoint.Checkpoints(tmp_path / "checkpoints", 1)
+    checkpoints.save(1, dataclasses.replace(state, metric_sums=sums), metadata())
     checkpoints.wait()
     got = checkpoints.restore(saved.state_shapes(spans.Spans(TINY))).metric_sums
     checkpoints.close()

@@ -9,7 +9,6 @@ checkpoints.
 """
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from bert_jax import config as config_lib
 from bert_jax import io_errors
 from bert_jax.errors import UserError
 from bert_jax.model import parameters
@@ -39,27 +37,18 @@ _STORED_METRICS = {"span_accuracy": "exact"}
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(
-        self,
-        folder: str | os.PathLike,
-        keep: int,
-        metadata: metadata_lib.Metadata,
-        *,
-        size: int = 0,
-    ):
+    def __init__(self, folder: str | os.PathLike, keep: int, *, size: int = 0):
         """Open a folder of checkpoints, and create it if needed.
 
         Args:
           folder: Folder that belongs to this run.
           keep: Number of the newest checkpoints to keep.
-          metadata: Metadata of each checkpoint, except for `encoder` and `time`.
           size: Bytes of a checkpoint, over all processes.
 
         Raises:
           UserError: Orbax cannot write to this path; see `restore.check_name`.
         """
         self._folder = restore.absolute(folder)
-        self._metadata = metadata
         self._pending = None
         context = ocp.Context()
         own_size = size / jax.process_count()
@@ -173,17 +162,12 @@ class Checkpoints:
         checksums.compute(_parts(state), state.step.sharding)
 
     def save(
-        self,
-        step: int,
-        state: step_lib.TrainState,
-        encoder: config_lib.EncoderConfig,
-        time: dict[str, Any],
+        self, step: int, state: step_lib.TrainState, metadata: metadata_lib.Metadata
     ) -> None:
         """Start to write a checkpoint, which appears when it is complete.
 
         The state may be donated or changed as soon as this returns. `step` is the
-        number of completed steps, and `encoder` the current phase's encoder, which
-        fine-tuning builds. The time spent so far comes from `goodput.Ledger.entry`.
+        number of completed steps.
 
         Raises:
           UserError: The disk is full or read-only, or the store refuses access.
@@ -192,7 +176,6 @@ class Checkpoints:
         self.wait()
         parts = _parts(state)
         parts["checksums"] = {"by_leaf": checksums.compute(parts, state.step.sharding)}
-        metadata = dataclasses.replace(self._metadata, encoder=encoder, time=time)
         with self._raise_write_errors_in_all(step):
             response = self._checkpointer.save_checkpointables_async(
                 step, parts, custom_metadata=metadata.to_json()

@@ -10,6 +10,7 @@ import jax
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.training import checkpoint, goodput, processes, programs, workdir
+from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import step as step_lib
 from bert_jax.training.run_description import Phase, Run
 
@@ -23,6 +24,8 @@ class Saver:
     checkpoints: checkpoint.Checkpoints  # checkpoints to resume from
     # Checkpoint of the state that evaluates best; None: not saved.
     best_checkpoints: checkpoint.Checkpoints | None
+    # Metadata of each checkpoint, except for `encoder` and `time`.
+    metadata: metadata_lib.Metadata
     ledger: goodput.Ledger  # account of wall time, saved with each checkpoint
     # Function from `watchdog.watch`, to call whenever there is progress.
     heartbeat: Callable[[], None]
@@ -49,9 +52,7 @@ class Saver:
         with self.ledger.counting("checkpoint"):
             self._check_is_finite(step, state)
             self.wait()
-            self.checkpoints.save(
-                step, state, phase.objective.encoder, self.ledger.entry()
-            )
+            self._begin(self.checkpoints, step, state, phase)
         if not processes.call_on_main(lambda: workdir.had_checkpoint(self.folder)):
             self.wait()
 
@@ -68,11 +69,14 @@ class Saver:
             self.heartbeat()
             self._check_is_finite(step, state)
             self.best_checkpoints.delete_from(step)
-            self.best_checkpoints.save(
-                step, state, phase.objective.encoder, self.ledger.entry()
-            )
+            self._begin(self.best_checkpoints, step, state, phase)
             self.best_checkpoints.wait()
             self.heartbeat()
+
+    def _begin(self, checkpoints, step, state, phase) -> None:
+        encoder, time = phase.objective.encoder, self.ledger.entry()
+        metadata = dataclasses.replace(self.metadata, encoder=encoder, time=time)
+        checkpoints.save(step, state, metadata)
 
     def _check_is_finite(self, step: int, state: step_lib.TrainState) -> None:
         # Gradients of skipped steps are dropped, but an update may still overflow.

@@ -90,12 +90,12 @@ def open_session(
         leaves = jax.tree.leaves(run.state_shapes)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
         checkpoints = checkpoint.Checkpoints(
-            path / "checkpoints", config.keep_checkpoints, metadata, size=size
+            path / "checkpoints", config.keep_checkpoints, size=size
         )
         best = None
         if run.best_metric:
-            best = checkpoint.Checkpoints(path / "best", 1, metadata, size=size)
-        yield saving.Saver(run, path, checkpoints, best, ledger, heartbeat)
+            best = checkpoint.Checkpoints(path / "best", 1, size=size)
+        yield saving.Saver(run, path, checkpoints, best, metadata, ledger, heartbeat)
 
 
 def train(
