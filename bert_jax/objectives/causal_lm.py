@@ -22,6 +22,7 @@ class CausalLm(pretraining.PretrainingObjective):
 
     loss_weights: ClassVar = {"lm_loss": 1.0}
     model_arguments = ()
+    prediction_prefix = ""
 
     @property
     def model(self) -> heads.CausalModel:

@@ -52,8 +52,6 @@ class MaskedLm(pretraining.PretrainingObjective):
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         shapes = super().batch_shapes(batch_size, length)
-        predictions = self.num_predictions(length)
-        shapes |= pretraining.prediction_shapes("mlm", batch_size, predictions)
         if self._pair_task:
             pairs = (batch_size,)
             if self.config.examples_per_row > 1:

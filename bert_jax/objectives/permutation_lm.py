@@ -24,18 +24,15 @@ class PermutationLm(pretraining.PretrainingObjective):
 
     loss_weights: ClassVar = {"plm_loss": 1.0}
     model_arguments = ("ranks", "target_positions")
+    prediction_prefix = "target"
 
     @property
     def model(self) -> PermutationModel:
         return PermutationModel(self.encoder)
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
-        predictions = self.num_predictions(length)
-        return {
-            **super().batch_shapes(batch_size, length),
-            **pretraining.prediction_shapes("target", batch_size, predictions),
-            "ranks": jax.ShapeDtypeStruct((batch_size, length), jnp.int32),
-        }
+        ranks = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
+        return super().batch_shapes(batch_size, length) | {"ranks": ranks}
 
     def num_predictions(self, length: int) -> int:
         return self.config.num_predictions(length)

@@ -18,9 +18,8 @@ from bert_jax.objectives import Batch, BatchShapes, metric_sums
 class PretrainingObjective:
     """Objective whose rows are made from a corpus.
 
-    A subclass has a field `config` with a default, and extends `batch_shapes` by the
-    arrays of its predictions. It defines `model`, the rest of `Objective`, and
-    `measure`, which `sums` calls.
+    A subclass has a field `config` with a default. It defines `model`, the rest of
+    `Objective`, and `measure`, which `sums` calls.
     """
 
     encoder: config_lib.EncoderConfig
@@ -29,6 +28,8 @@ class PretrainingObjective:
     rows_are_independent: ClassVar[bool] = True
     # Arrays of a batch that the model takes after `Inputs`, all int32 [B, ...].
     model_arguments: ClassVar[tuple[str, ...]] = ("mlm_positions",)
+    # Prefix of the arrays of predicted tokens, [B, P]; "": there are none.
+    prediction_prefix: ClassVar[str] = "mlm"
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -37,7 +38,7 @@ class PretrainingObjective:
         return (*self.loss_weights, *accuracies, "padding_fraction", *packed)
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
-        """Return shapes and types of the tokens and of the boundaries of examples."""
+        """Return shapes of tokens, boundaries of examples, and predicted tokens."""
         names = ["input_ids"]
         if self.config.segments not in config_lib.SINGLE_SEGMENTS:
             names.append("segment_ids")
@@ -45,7 +46,14 @@ class PretrainingObjective:
             names += ["positions", "documents"]
         tokens = batch_size, length
         shapes = {name: jax.ShapeDtypeStruct(tokens, jnp.int32) for name in names}
-        return shapes | {"attention_mask": jax.ShapeDtypeStruct(tokens, jnp.bool_)}
+        shapes["attention_mask"] = jax.ShapeDtypeStruct(tokens, jnp.bool_)
+        if self.prediction_prefix:
+            size = batch_size, self.num_predictions(length)
+            for part in ("positions", "labels", "weights"):
+                dtype = jnp.float32 if part == "weights" else jnp.int32
+                name = f"{self.prediction_prefix}_{part}"
+                shapes[name] = jax.ShapeDtypeStruct(size, dtype)
+        return shapes
 
     def init(self, key: jax.Array) -> Any:
         return heads.init(self.model, key, self.model_arguments)
@@ -69,12 +77,3 @@ class PretrainingObjective:
             rows = jnp.float32(examples.size)
             sums["examples_per_row"] = metric_sums.MetricSum(jnp.sum(examples), rows)
         return sums
-
-
-def prediction_shapes(name: str, batch_size: int, count: int) -> BatchShapes:
-    """Return shapes and types of the arrays of predicted tokens."""
-    types = {"positions": jnp.int32, "labels": jnp.int32, "weights": jnp.float32}
-    return {
-        f"{name}_{part}": jax.ShapeDtypeStruct((batch_size, count), dtype)
-        for part, dtype in types.items()
-    }

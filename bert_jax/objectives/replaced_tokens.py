@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads, randomness
 from bert_jax.model import replaced_tokens as model_lib
-from bert_jax.objectives import Batch, BatchShapes, metric_sums, pretraining
+from bert_jax.objectives import Batch, metric_sums, pretraining
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +51,6 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     @property
     def model(self) -> model_lib.ReplacedTokensModel:
         return model_lib.ReplacedTokensModel(self.encoder, self.generator)
-
-    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
-        predictions = self.num_predictions(length)
-        shapes = super().batch_shapes(batch_size, length)
-        return shapes | pretraining.prediction_shapes("mlm", batch_size, predictions)
 
     def num_predictions(self, length: int) -> int:
         return self.config.masking.num_predictions(length)
