@@ -80,9 +80,7 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
             scores[path.name], _, task = _finetune_once(once, str(path))
             config = dataclasses.replace(config, task=task)
     summary = _as_json(summarise(scores, config.keep_best))
-    with processes.raise_in_all():
-        if processes.is_main():
-            _write_results(storage.path(folder), summary)
+    processes.call_on_main(lambda: _write_results(storage.path(folder), summary))
     return summary
 
 
