@@ -171,35 +171,18 @@ def open_data(
 ) -> PhaseData:
     """Open the training batches and the held-out batches of a phase.
 
-    This process makes the `rows` of each batch, int [rows], ascending.
-    """
-    train = _batches(corpora, config, index, rows=rows)
-    for line in train.describe(config.phases[index].steps):
-        processes.say(line)
-    held_out, baselines = _held_out(config, corpora, index, rows)
-    return PhaseData(train.batches, held_out, train.row_names, baselines)
-
-
-def _held_out(
-    config: config_lib.PretrainConfig,
-    corpora: Sequence[shards.Corpus],
-    index: int,
-    rows: np.ndarray,
-) -> tuple[list[HeldOut], dict[str, float]]:
-    """Return the held-out data of each corpus, and baselines for their weighted mean.
-
-    The weight of a corpus is its weight in training, not the size of its held-out text.
+    This process makes the `rows` of each batch, int [rows], ascending. The weight of a
+    corpus in evaluations is its weight in training, not the size of its held-out text.
     All processes read the whole text, so that their baselines agree.
     """
+    phase, limit = config.phases[index], config.loop.eval_batches
+    train = _batches(corpora, config, index, rows=rows)
+    for line in train.describe(phase.steps):
+        processes.say(line)
     held_out, token_counts = [], 0
-    limit = config.loop.eval_batches
-    batch_size = config.phases[index].batch_size
-    for name, corpus, weight in zip(
-        mixture.names(corpora),
-        corpora,
-        mixture.weights(config.for_phase(index).data, corpora),
-        strict=True,
-    ):
+    names = mixture.names(corpora)
+    weights = mixture.weights(config.for_phase(index).data, corpora)
+    for name, corpus, weight in zip(names, corpora, weights, strict=True):
         if corpus.count(shards.HELD_OUT, "documents") < 2:
             processes.say(
                 f"the corpus {name} is not evaluated: it has fewer than two held-out "
@@ -209,11 +192,12 @@ def _held_out(
         batches = _batches([corpus], config, index, held_out=True, rows=rows)
         count = min(limit or batches.num_batches, batches.num_batches)
         token_counts += weight / batches.num_rows * batches.token_counts
-        weight /= min(count * batch_size, batches.num_rows)  # weight of a row
+        weight /= min(count * phase.batch_size, batches.num_rows)  # weight of a row
         read = functools.partial(batches.batches, 0, count)
         baselines = _baselines(config, batches.token_counts)
         held_out.append(HeldOut(read, name, weight, baselines))
-    return held_out, _baselines(config, token_counts) if held_out else {}
+    baselines = _baselines(config, token_counts) if held_out else {}
+    return PhaseData(train.batches, held_out, train.row_names, baselines)
 
 
 def _baselines(

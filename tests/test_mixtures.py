@@ -168,7 +168,7 @@ def test_baselines_weigh_corpora_as_training_does(eval_batches, corpora):
     config = mixed(configure(batch_size=8), weights=weights)
     loop = dataclasses.replace(config.loop, eval_batches=eval_batches)
     config = dataclasses.replace(config, loop=loop)
-    _, levels = pretraining._held_out(config, corpora[:2], 0, np.arange(8))
+    levels = pretraining.open_data(config, corpora[:2], 0, np.arange(8)).baselines
     shares = 0
     for corpus, weight in zip(corpora[:2], weights, strict=True):
         tokens = np.concatenate(
