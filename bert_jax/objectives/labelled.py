@@ -56,16 +56,15 @@ class LabelledObjective:
         return 0
 
     def sequence_flops(self, length: int) -> float:
-        head = flops.classifier(self.encoder, self.num_logits)
-        pooler, pooling = flops.pooler(self.encoder), self.encoder.pooler.pooling
-        per_token = issubclass(self.model_class, heads.TaggerModel)
-        if per_token:
-            head = length * (head + pooler * self.encoder.pooler.per_token)
+        c, pooling = self.encoder, self.encoder.pooler.pooling
+        # Vectors that the encoder, the pooler and the head compute.
+        if issubclass(self.model_class, heads.TaggerModel):
+            read, pooled, scored = length, length * c.pooler.per_token, length
         else:
-            head += pooler * (length if pooling == "late_mean" else 1)
-        read = 1 if pooling == "cls" and not per_token else length
-        encoder = flops.encoder(self.encoder, length, positions=read)
-        return flops.training(encoder + head)
+            read = 1 if pooling == "cls" else length
+            pooled, scored = length if pooling == "late_mean" else 1, 1
+        forward = flops.encoder(c, length, positions=read) + pooled * flops.pooler(c)
+        return flops.training(forward + scored * flops.classifier(c, self.num_logits))
 
     def logits(
         self, params: Any, batch: Batch, dropout_keys: jax.Array | None = None
