@@ -50,8 +50,8 @@ def check_versions(where: storage.Path | str, begun: dict[str, str]) -> None:
         expected = ", ".join(f"{name} {begun[name]}" for name in names)
         actual = ", ".join(f"{name} {here.get(name)}" for name in names)
         raise UserError(
-            f"the build in {where} was begun with {expected}, but {actual} is "
-            "installed here; install what began it, or delete the folder to begin again"
+            f"the build in {where} was begun with {expected}, but this process has "
+            f"{actual}; use the same versions, or delete the folder to begin again"
         )
 
 

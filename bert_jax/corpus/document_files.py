@@ -369,7 +369,7 @@ def _is_text(kind: pyarrow.DataType) -> bool:
     if pyarrow.types.is_dictionary(kind):
         kind = kind.value_type
     texts = pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()
-    # Some writers do not mark strings as such, or give a column without any no type.
+    # Some writers do not mark strings as such. A column of nulls has a type of its own.
     bare = pyarrow.binary(), pyarrow.large_binary(), pyarrow.binary_view()
     return kind in (*texts, *bare, pyarrow.null())
 

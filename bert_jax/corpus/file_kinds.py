@@ -20,7 +20,7 @@ from bert_jax import io_errors, storage, terminal
 from bert_jax.errors import Unavailable, UserError
 
 _BEGINNING_BYTES = 1024
-_BLOCK_BYTES = 1 << 18  # that are decompressed at once
+_BLOCK_BYTES = 1 << 18  # largest block that is decompressed at once
 # Errors that damaged files raise.
 READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException)
 # First bytes of files that are not text.
@@ -64,7 +64,7 @@ class _Blocks(io.RawIOBase):
 def _decompress(make: Callable[[], Any], stream: io.BufferedIOBase) -> Iterator[bytes]:
     """Decompress streams of bzip2 or xz with nothing but zeros between them.
 
-    Python's readers take anything else between two for the end of the file.
+    At zeros or damage between two streams, Python's readers end without an error.
     """
     decompressor = make()
     while given := stream.read(_BLOCK_BYTES):

@@ -32,9 +32,9 @@ _ITEM = re.compile(
 # White space outside ASCII before a period. After an initial, as in "Plan B\u00a0.", it
 # makes `sentencex` 1.0.32 panic.
 _WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\.)")
-# Characters from which a sentence is split again, without quotation marks.
-# `sentencex` does not split between two of them, and takes apostrophes for such. It
-# splits after U+2019, and before U+2033.
+# Longer sentences, in characters, are split again with other quotation marks.
+# `sentencex` does not split between two marks, and takes apostrophes for marks. It
+# splits after U+2019 and before U+2033, and does not pair them.
 _LONG_SENTENCE = 1000
 _OPENING_QUOTE = re.compile(
     r"""
@@ -136,24 +136,27 @@ def build_split(job: Job, index: int, split: sources.InputSplit) -> SplitResult:
 def split_sentences(language: str, text: str) -> list[str]:
     """Split a text into sentences, which concatenate to the text.
 
-    The mark of a list item, such as "(1)", is a part of the sentence after it.
+    The mark of a list item, such as "(1)", is a part of the sentence after it. A
+    sentence of more than 1,000 characters is split again, as if its quotation marks
+    were letters.
     """
     marks = [match.span() for match in _ITEM.finditer(text)]
     begins = [(0, 0), *marks]
     ends = [begin for begin, _ in marks] + [len(text)]
     segments = []
     for (begin, after), end in zip(begins, ends, strict=True):
-        mark = len(segments)
+        first = len(segments)
         for segment in _split(language, text[after:end]):
             if len(segment) > _LONG_SENTENCE:
                 segments += _split(language, segment, without_quotes=True)
             else:
                 segments.append(segment)
-        segments[mark] = text[begin:after] + segments[mark]
+        segments[first] = text[begin:after] + segments[first]
     return segments
 
 
 def _split(language: str, text: str, without_quotes: bool = False) -> list[str]:
+    """Split a text without list marks."""
     plain = text  # of the same length
     if without_quotes:
         plain = _OPENING_QUOTE.sub("\u2033", plain).translate(_QUOTES)

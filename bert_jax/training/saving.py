@@ -73,7 +73,14 @@ class Saver:
             self.best_checkpoints.wait()
             self.heartbeat()
 
-    def _begin(self, checkpoints, step, state, phase) -> None:
+    def _begin(
+        self,
+        checkpoints: checkpoint.Checkpoints,
+        step: int,
+        state: step_lib.TrainState,
+        phase: Phase,
+    ) -> None:
+        """Begin to save a state, with the encoder of its phase and the time so far."""
         encoder, time = phase.objective.encoder, self.ledger.entry()
         metadata = dataclasses.replace(self.metadata, encoder=encoder, time=time)
         checkpoints.save(step, state, metadata)
