@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from bert_jax.objectives import BatchShapes, metric_sums
-from bert_jax.training import programs, sharding
+from bert_jax.training import processes, programs, sharding
 from bert_jax.training.run_description import Batches, Phase, PhaseData, Run
 
 # Batches that may be in flight while the next one is made.
@@ -45,13 +45,14 @@ class Evaluator:
         )
 
     def compile(self, params, shapes: BatchShapes) -> None:
-        """Compile the program for batches of one shape, once."""
+        """Compile the program for batches of one shape, once, in all processes."""
         shape = shapes["input_ids"].shape
         if shape not in self._compiled:
             lowered = programs.lower_eval_step(self._run, self._phase, params, shapes)
             self._compiled[shape] = lowered.compile()
             self._zeros()  # compiles at its first call
             self._heartbeat()
+            processes.wait_for_all()
 
     def evaluate(self, params, data: PhaseData) -> dict[str, float]:
         """Return the metrics to report.
