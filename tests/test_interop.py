@@ -98,6 +98,7 @@ def test_learnt_sentencepiece_models_give_the_ids_of_the_library(documents):
     [
         "한국어 문장은 이렇게 쓴다 나는 학교에 간다",
         "がぎぐげご ばびぶべぼ パピプペポ だった",
+        "ﾊﾟｿｺﾝ ｶﾞｽ ﾊﾞｽ ﾃﾞｰﾀ ｸﾞﾙｰﾌﾟ ﾋﾞﾙ ﾍﾟﾝ",
         "Tiếng Việt được dùng ở những nước",
         "ἄνθρωπος ἦν ἐν ἀρχῇ ὁ λόγος",
     ],

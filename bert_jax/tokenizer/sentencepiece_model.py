@@ -35,8 +35,9 @@ def normalizer(
         steps += [normalizers.NFD(), normalizers.Replace(marks, "")]
     if spec and spec.get(2):
         # SentencePiece composes characters. With the same rules, `Precompiled` loses
-        # marks or leaves characters decomposed, such as Hangul.
-        steps += [normalizers.NFC(), normalizers.Precompiled(spec[2])]
+        # marks or leaves characters decomposed, such as Hangul and half-width Kana.
+        rules = normalizers.Precompiled(spec[2])
+        steps += [normalizers.NFC(), rules, normalizers.NFC()]
     if spec is not None and spec.get(4, True):  # strip and collapse white space
         spaces = tokenizers.Regex(" {2,}")
         steps += [normalizers.Strip(), normalizers.Replace(spaces, " ")]
