@@ -260,9 +260,15 @@ def test_tags_of_texts_and_of_words(saved):
     assert model.tag([]) == []
 
 
-def test_combining_marks_belong_to_their_word(saved):
-    [tagged] = saved("tagging")[0].tag(["हिन्दी, e\u0301t\u00e9 葛\U000e0100城"])
-    assert tagged.words == ["हिन्दी", ",", "e\u0301t\u00e9", "葛\U000e0100城"]
+def test_words_of_texts(saved):
+    """Marks and soft hyphens belong to a word, and each Han character is one."""
+    text = "\u200fहिन्दी, e\u0301t\u00e9 葛\U000e0100城は co\u00adop\u00ad ab\u200bac"
+    [tagged] = saved("tagging")[0].tag([text])
+    assert tagged.words == [
+        *("हिन्दी", ",", "e\u0301t\u00e9", "葛\U000e0100", "城", "は"),
+        *("co\u00adop", "ab", "ac"),
+    ]
+    assert [text[begin:end] for begin, end in tagged.offsets] == tagged.words
 
 
 def test_words_longer_than_a_row_are_truncated(saved):

@@ -34,8 +34,8 @@ def tag(
 ) -> list[TagPrediction]:
     """Tag the words of each text.
 
-    Texts are split into runs of letters and digits and into single other characters.
-    Give lists of words if the training file has other words, such as "don't".
+    Texts are split into runs of letters and digits, and into single Han and other
+    characters. Give lists of words if the training file has others, such as "don't".
     """
     text_inputs.check_texts(texts, nested=True)
     config, settings = model.task(config_lib.TaggingConfig)

@@ -22,9 +22,15 @@ from bert_jax.objectives import tagging
 from bert_jax.tasks import Arrays, conll, entities, task_files, token_rows
 
 _NO_LABEL = -1
-# Combining marks, such as the vowel signs of Devanagari, and the joiners between them
-# belong to a word.
-_WORD = r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_\u200c\u200d]*|[^\p{L}\p{N}_\s\x1c-\x1f]"
+# A Han character is a word, as in BERT's tokenizer. Combining marks, such as the vowel
+# signs of Devanagari, and joiners belong to a word, as do invisible characters inside
+# it, such as a soft hyphen. Other invisible characters are dropped.
+_LETTERS = r"\p{L}\p{N}_&&[^\p{Han}]"
+_HIDDEN = r"[\p{Cf}&&[^\u200b]]+"  # U+200B separates words
+_WORD = (
+    rf"\p{{Han}}\p{{M}}*|[{_LETTERS}](?:[\p{{M}}\u200c\u200d]|{_HIDDEN}(?=[{_LETTERS}])"
+    rf"|[{_LETTERS}])*|[^\p{{L}}\p{{N}}_\p{{Cf}}\s\x1c-\x1f]"
+)
 _WORDS = pre_tokenizers.Split(tokenizers.Regex(_WORD), "removed", invert=True)
 
 
@@ -239,6 +245,8 @@ def windows(
 
 def split(text: str) -> list[tuple[str, tuple[int, int]]]:
     """Split a text into runs of letters, marks and digits, and single other signs.
+
+    Each Han character stands alone, too, and invisible signs are left out.
 
     Each has its begin and its end in the text.
     """
