@@ -17,11 +17,13 @@ from scipy import special
 from toy import TINY
 
 from bert_jax import config, prediction
+from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.model import heads
 from bert_jax.objectives import masked_lm, replaced_tokens
 from bert_jax.prediction import filling, text_inputs
 from bert_jax.prediction.trained_model import BATCH_SIZE
+from bert_jax.tokenizer import pipelines
 from bert_jax.training import inference
 
 
@@ -139,7 +141,6 @@ def test_top_is_limited_to_the_number_of_words(model):
         ("हिन्दी", False, "wordpiece", True),
         ("हिन्दी", True, "sentencepiece", False),
         ("中文", True, "sentencepiece", True),
-        ("的", True, "wordpiece", False),
         ("、", True, "sentencepiece", False),
         ("्", False, "wordpiece", False),
         ("[MASK]", False, "wordpiece", False),
@@ -150,11 +151,23 @@ def test_words_of_many_scripts_are_guessed(text, continues, kind, expected):
     tokenizer = types.SimpleNamespace(
         texts=[text],
         continues_word=[continues],
+        encode_batch=lambda texts: [[0] for _ in texts],
         word_suffix="",
         space_marker={"wordpiece": "", "sentencepiece": "▁", "byte_bpe": "Ġ"}[kind],
         vocab_size=1,
     )
     assert filling.is_word.__wrapped__(tokenizer).tolist() == [expected]
+
+
+def test_pieces_of_thai_are_guessed_and_of_han_are_not():
+    """BERT's normaliser puts spaces around Han characters only."""
+    tokens = ["ก", "##ก", "##กก", "的", "##的", "が", "##が", "ab", "##ab"]
+    tokens += tokenizer_lib.SPECIAL_TOKENS
+    tokenizer = tokenizer_lib.make(pipelines.wordpiece(tokens, False, False))
+    words = [tokens[i] for i in np.flatnonzero(filling.is_word(tokenizer))]
+    assert words == ["ก", "##ก", "##กก", "的", "が", "##が", "ab"]
+    stripped = pipelines.wordpiece([*tokens, "##\u0e01\u0e34"], True, True)
+    assert filling.is_word(tokenizer_lib.make(stripped)).sum() == len(words)
 
 
 def test_a_table_has_a_column_for_each_blank():

@@ -86,9 +86,10 @@ def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
     """Return bool [vocab_size]: True for tokens that are whole words.
 
     Words have letters, combining marks and digits. In a script without spaces, a piece
-    that continues a word is a word, too. WordPiece is an exception: it splits such
-    texts at each character, and never uses these pieces there.
+    that continues a word is a word, too, unless the pipeline splits the text at each
+    character, as BERT's does with Han characters: then no text contains the piece.
     """
+    joined = _joined_characters(tokenizer)
 
     def consists_of_words(token: int) -> bool:
         text = tokenizer.texts[token]
@@ -97,12 +98,25 @@ def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
             return False
         if suffix := tokenizer.word_suffix:
             return tokenizer.tokens[token].endswith(suffix)
-        return not tokenizer.continues_word[token] or (
-            tokenizer.space_marker != ""
-            and all(unspaced.begins_unspaced(char.encode()) for char in text)
-        )
+        return not tokenizer.continues_word[token] or joined.issuperset(text)
 
     return np.array([consists_of_words(i) for i in range(tokenizer.vocab_size)])
+
+
+def _joined_characters(tokenizer: tokenizer_lib.Tokenizer) -> set[str]:
+    """Return characters of scripts without spaces that the pipeline does not split.
+
+    They make one token, or a token that continues another. The pipeline may also drop
+    them, as it does with marks of Thai if it strips accents.
+    """
+    all_characters = sorted(set("".join(tokenizer.texts)))
+    chars = [c for c in all_characters if unspaced.begins_unspaced(c.encode())]
+    encoded = tokenizer.encode_batch([2 * char for char in chars])
+    return {
+        char
+        for char, ids in zip(chars, encoded, strict=True)
+        if len(ids) == 1 or tokenizer.continues_word[ids[-1:]].any()
+    }
 
 
 def fill(
