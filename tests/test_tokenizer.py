@@ -111,6 +111,12 @@ def test_words_end_where_pipelines_split_texts(tokenizer):
     assert " ".join(words) == expected[tokenizer.model_type]
 
 
+def test_sentences_without_spaces_are_several_words(byte_bpe):
+    """The units that are masked as words; GPT-2's split leaves a sentence whole."""
+    (numbers,) = byte_bpe.word_ids(["我在北京工作"])
+    assert numbers == [1, *(n // 3 + 2 for n in range(18))]  # a space first
+
+
 def test_case_and_accents_are_separate():
     def tokens(lower_case, strip_accents):
         words = ["É", "é", "E", "e", *tokenizer_lib.SPECIAL_TOKENS]

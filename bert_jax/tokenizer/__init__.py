@@ -110,12 +110,12 @@ class Tokenizer:
         """Return the number of each token's word, counted from 1 in each text.
 
         A word ends where the pipeline splits the text, such as at punctuation, and
-        before a token that continues no word (`continues_word`).
+        before a token that begins one (`begins_word`).
         """
         numbers = []
         for encoding in self._pipeline.encode_batch(texts, add_special_tokens=False):
             begins = np.diff(np.array(encoding.word_ids, int), prepend=-1) != 0
-            begins |= ~self.continues_word[np.array(encoding.ids, int)]
+            begins |= self.begins_word[np.array(encoding.ids, int)]
             numbers.append(np.cumsum(begins).tolist())
         return numbers
 
