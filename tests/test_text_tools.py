@@ -14,6 +14,7 @@ from corpora import documents_of
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shards, sources
 from bert_jax.errors import UserError
+from bert_jax.interop import tokenizer_files
 
 HERE = pathlib.Path(__file__).parent
 
@@ -49,6 +50,17 @@ def test_published_vocabulary_shows_its_case(
     assert tokenizer.tokens == tokens
     normaliser = tokenizer.steps()["normalizer"]
     assert normaliser["lowercase"] == normaliser["strip_accents"] == (not is_cased)
+
+
+def test_a_vocabulary_with_accents_keeps_them(tmp_path):
+    """A language without capital letters does not show its case."""
+    path = tmp_path / "vocab.txt"
+    for word in ("\u0915\u093f", "\u0e01\u0e34", "\ud55c", "\u304c", "e\u0301"):
+        path.write_text("\n".join([*tokenizer_lib.SPECIAL_TOKENS, "a", word]))
+        tokenizer = tokenizer_files.read_wordpiece(path, None, None)
+        assert tokenizer.encode(f"A {word}")[1:] == [tokenizer.tokens.index(word)]
+        tokenizer = tokenizer_files.read_wordpiece(path, True, None)
+        assert tokenizer.steps()["normalizer"]["strip_accents"]
 
 
 def test_bad_text_is_reported_and_the_rest_is_kept(tmp_path, saved_wordpiece):

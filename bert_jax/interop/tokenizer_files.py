@@ -203,13 +203,16 @@ def read_wordpiece(
     """Read a `vocab.txt` of google-research/bert; see `pipelines.bert_steps`.
 
     If `lower_case` is None, text is lower-cased if no token has a capital letter. If
-    `strip_accents` is None, it equals `lower_case`.
+    `strip_accents` is None, it equals `lower_case`; but if both are None, and a token
+    has an accent or a vowel sign, none are stripped.
     """
     with storage.reading(path):
         tokens = pipelines.parse_wordpiece(storage.path(path).read_bytes())
         if lower_case is None:
             words = [token for token in tokens if not token.startswith("[")]
             lower_case = all(word == word.lower() for word in words)
+            if strip_accents is None and any(map(pipelines.has_accents, words)):
+                strip_accents = False
         if strip_accents is None:
             strip_accents = lower_case
         pipeline = pipelines.wordpiece(tokens, lower_case, strip_accents)

@@ -37,6 +37,12 @@ def bert_steps(
     return pipeline
 
 
+def has_accents(text: str) -> bool:
+    """Return whether `bert_steps` would change a text that it strips of accents."""
+    strip = normalizers.BertNormalizer(False, False, True, False)
+    return strip.normalize_str(text) != text
+
+
 def parse_wordpiece(text: bytes) -> list[str]:
     """Parse a `vocab.txt` of BERT: a token per line, perhaps with spaces around it.
 
