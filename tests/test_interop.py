@@ -80,11 +80,11 @@ def test_learnt_sentencepiece_models_give_the_ids_of_the_library(documents):
         tokenizer = tokenizer_training.train_sentencepiece(
             documents[:20], 300, **settings
         )
+        normalizer = sentencepiece_model.normalizer(**settings)
         model = tokenizer_training._sentencepiece_model(
-            documents[:20], 300, *settings.values()
+            documents[:20], normalizer, 1.0, 300
         )
         reference = sentencepiece.SentencePieceProcessor(model_proto=model)
-        normalizer = sentencepiece_model.normalizer(**settings)
         for text in filter(is_alike, texts):
             normal = normalizer.normalize_str(text)
             assert tokenizer.encode(text) == reference.encode(normal), text
@@ -108,12 +108,12 @@ def test_decomposed_text_is_composed_as_the_library_does(text, strip_accents):
     settings = {"lower_case": False, "strip_accents": strip_accents}
     learn_from = [decomposed] * 50, 90
     tokenizer = tokenizer_training.train_sentencepiece(*learn_from, **settings)
-    size = tokenizer.vocab_size
+    normalizer = sentencepiece_model.normalizer(**settings)
     model = tokenizer_training._sentencepiece_model(
-        learn_from[0], size, *settings.values()
+        learn_from[0], normalizer, 1.0, tokenizer.vocab_size
     )
     reference = sentencepiece.SentencePieceProcessor(model_proto=model)
-    normal = sentencepiece_model.normalizer(**settings).normalize_str(decomposed)
+    normal = normalizer.normalize_str(decomposed)
     ids = tokenizer.encode(decomposed)
     assert ids == reference.encode(normal) == tokenizer.encode(text)
     assert tokenizer.unk_id not in ids

@@ -210,9 +210,13 @@ def test_impossible_sizes_and_texts_are_refused(kind):
 @pytest.mark.parametrize("kind", tokenizer_training.TRAINERS)
 def test_learning_can_be_interrupted(kind):
     class Stopped(list):
+        is_last_reading = kind != "sentencepiece"  # counts the characters first
+
         def __iter__(self):
             yield "a few words"
-            raise KeyboardInterrupt
+            if self.is_last_reading:
+                raise KeyboardInterrupt
+            self.is_last_reading = True
 
     with pytest.raises(KeyboardInterrupt):
         tokenizer_training.TRAINERS[kind](Stopped(), 300)
@@ -226,6 +230,18 @@ def test_sentencepiece_learns_from_text_as_it_reads_it():
     assert tokenizer.unk_id not in tokenizer.encode(texts[0])
     letters = set("".join(tokenizer.tokens[len(tokenizer_lib.SPECIAL_TOKENS) :]))
     assert letters == {"▁", *"οδσ", *"τησ", *"πολεωσ", *"νομοσ", *"φωσ"}
+
+
+def test_sentencepiece_keeps_rare_characters(capsys):
+    """Its default leaves out 0.05 % of the text, however few characters it has."""
+    texts = ["a few words and a few more words"] * 200 + ["(1850): \u00a3 7"]
+    tokenizer = tokenizer_training.train_sentencepiece(texts, 60)
+    assert tokenizer.unk_id not in tokenizer.encode(texts[-1])
+    assert capsys.readouterr().err == ""
+    texts = [chr(0x4E00 + i % 2000) * 2 for i in range(4000)] + ["\u9000"]
+    tokenizer = tokenizer_training.train_sentencepiece(texts, 9000)
+    assert tokenizer.unk_id in tokenizer.encode("\u9000")
+    assert "1 rare character, 0.012% of the text, such" in capsys.readouterr().err
 
 
 def test_sentencepiece_learns_from_one_long_line():
@@ -350,7 +366,9 @@ def test_damaged_tokenizers_are_refused(change, message, wordpiece, tmp_path):
 
 
 def test_damaged_sentencepiece_models_are_refused(documents):
-    model = tokenizer_training._sentencepiece_model(documents[:20], 300, True, True)
+    normalizer = sentencepiece_model.normalizer(True, True)
+    texts = documents[:20]
+    model = tokenizer_training._sentencepiece_model(texts, normalizer, 1.0, 300)
     for damaged, message in ((b"", "empty"), (model[: len(model) // 2], "damaged")):
         with pytest.raises(UserError, match=f"the SentencePiece model is {message}"):
             sentencepiece_model.pipeline(damaged, True, True)
