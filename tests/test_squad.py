@@ -387,6 +387,14 @@ def test_answers_keep_a_vowel_sign_that_the_tokenizer_strips():
     assert_found("दिल्ली", context, tokenizer_lib.make(pipeline))
 
 
+def test_answers_keep_a_syllable_that_the_tokenizer_composes():
+    """SentencePiece composes; the offsets of a syllable are those of its first part."""
+    context = "\u1112\u1161\u11ab\u1100\u116e\u11a8 \u1100\u1173\u11ab ﾊﾞ ﾊﾟ"
+    tokenizer = tokenizer_training.train_sentencepiece([context] * 9, 30)
+    for text in (context[:6], context[7:10], "ﾊﾞ"):
+        assert_found(text, context, tokenizer)
+
+
 def test_a_context_without_tokens_has_no_answer(wordpiece):
     for no_answers in (False, True):
         config = dataclasses.replace(SMALL, no_answers=no_answers)

@@ -130,12 +130,23 @@ def _characters(
     offsets, context = windows.offsets[question], windows.contexts[question]
     shift = windows.context_start[row] - windows.row_start[row]
     begin, stop = int(offsets[start + shift, 0]), int(offsets[end + shift, 1])
-    # An accent or a vowel sign that the tokenizer strips belongs to the letter before.
-    while stop < len(context) and unicodedata.category(context[stop])[0] == "M":
+    # What the tokenizer strips or composes belongs to the letter before.
+    while stop < len(context) and _is_part_of_letter(context[stop]):
         stop += 1
     # Byte-level BPE has tokens of white space.
     text = context[begin:stop]
     return begin + len(text) - len(text.lstrip()), begin + len(text.rstrip())
+
+
+def _is_part_of_letter(char: str) -> bool:
+    """Return whether a character is an accent, a vowel sign, or the like.
+
+    Vowels and finals of decomposed Hangul are letters in Unicode, as are the voicing
+    marks of half-width Kana.
+    """
+    is_hangul = "\u1160" <= char <= "\u11ff" or "\ud7b0" <= char <= "\ud7ff"
+    is_kana = char in ("\uff9e", "\uff9f")
+    return is_hangul or is_kana or unicodedata.category(char)[0] == "M"
 
 
 def _ranked(answers: dict[str, tuple[int, int, float, float]]) -> tuple[Answer, ...]:
