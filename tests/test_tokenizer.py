@@ -181,6 +181,7 @@ def test_wordpiece_keeps_the_characters_that_cover_the_text(capsys):
         ("\u0939\u093f\u0928\u094d\u0926\u0940 ", True),  # Hindi
         ("\u304c\u3050 ", True),  # Japanese
         ("\ud55c\uad6d\uc5b4 ", False),  # Korean
+        ("ti\u1ebfng Vi\u1ec7t ", True),
         ("caf\u00e9 cafe\u0301 x\u0301 \u0439 ", False),
     ],
 )

@@ -41,6 +41,7 @@ _MIN_ALPHABET = 1000
 _COVERAGE = 0.9995
 # Scripts whose words can be read without accents.
 _EUROPEAN = ("LATIN", "GREEK", "CYRILLIC", "COMBINING")
+_VIETNAMESE = {chr(i) for i in range(0x1EA0, 0x1EFA)}  # without them, tones are lost
 # Fraction of changed characters of other scripts that causes a warning.
 _MANY_LOST = 0.01
 _NO_CHARACTERS = "the text has no characters to learn from"
@@ -80,7 +81,8 @@ def learn(
 def _report_lost_marks(texts: list[str]) -> None:
     """Warn if stripping accents changes letters of a script that needs its marks.
 
-    It drops vowel signs of Hindi and Thai, for example, and the voicing of Japanese.
+    It drops vowel signs of Hindi and Thai, for example, the voicing of Japanese, and
+    the tones of Vietnamese.
     """
     beginning = "".join(itertools.islice(texts, 10_000))[:1_000_000]
     counts = collections.Counter(unicodedata.normalize("NFC", beginning))
@@ -89,7 +91,8 @@ def _report_lost_marks(texts: list[str]) -> None:
     for character, count in counts.items():
         kept = strip.normalize_str(character)
         script = unicodedata.name(character, "").partition(" ")[0]
-        if unicodedata.normalize("NFC", kept) != character and script not in _EUROPEAN:
+        is_european = script in _EUROPEAN and character not in _VIETNAMESE
+        if unicodedata.normalize("NFC", kept) != character and not is_european:
             lost[character] = count
     share = sum(lost.values()) / len(beginning)
     if share > _MANY_LOST:
