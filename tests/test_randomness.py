@@ -48,6 +48,12 @@ def test_bits_are_addressed_by_seed_purpose_step_row_place_and_position():
         assert got[row].ravel().tolist() == expected
 
 
+@pytest.mark.parametrize("seed", [np.int64(7), jnp.int32(7), jnp.uint32(7)])
+def test_a_seed_may_have_any_type(seed):
+    assert row_keys(3, seed=seed).dtype == jnp.uint32
+    assert (row_keys(3, seed=seed) == row_keys(3, seed=7)).all()
+
+
 def mixed(word):
     """Restate the hash of dropout with Python integers."""
     for down, up in ((6, 5), (3, 7), (13, 17)):

@@ -19,13 +19,13 @@ from collections.abc import Iterable
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Int, UInt32
+from jaxtyping import Array, Int, Integer, UInt32
 
 _GOLDEN = 0x9E3779B9
 
 
 def row_keys(
-    seed: int | UInt32[Array, ""],
+    seed: int | Integer[Array, ""],
     purpose: str,
     step: Int[Array, ""],
     rows: Int[Array, " B"],
@@ -40,7 +40,7 @@ def row_keys(
     """
     if isinstance(seed, int):
         seed = jnp.uint32(seed % 2**32)
-    key = _mix(seed + jnp.uint32(_GOLDEN))
+    key = _mix(jnp.asarray(seed).astype(jnp.uint32) + jnp.uint32(_GOLDEN))
     key = _fold(key, _number(purpose))
     return _fold(_fold(key, step), rows)
 
