@@ -38,6 +38,23 @@ def train(state, batch, seed=1, micro_batches=1):
     return compiled(seed, micro_batches)(state, batch)[0]
 
 
+@pytest.mark.parametrize("name", ["adamw", "lamb", "muon"])
+def test_a_state_in_boxes_trains_as_without_them(name):
+    """Optimizers know parameters by their paths, in which boxes do not count."""
+    settings = dataclasses.replace(OPTIMIZER, name=name, weight_decay=0.5)
+    schedule = optimizer.make_schedule(settings, 100)
+    tx = optimizer.make_optimizer(settings, schedule)
+    boxed = jax.jit(functools.partial(step.init_state, OBJECTIVE, tx))
+    boxed = boxed(jax.random.key(0))
+    moved = jax.tree.map(lambda x: x + 1, boxed.params)  # biases begin at 0
+    boxed = dataclasses.replace(boxed, params=moved)
+    train = jax.jit(functools.partial(step.train_step, OBJECTIVE, tx, seed=1))
+    batch = random_batch()
+    trained, _ = train(boxed, batch)
+    expected, _ = train(nn.unbox(boxed), batch)
+    assert_trees_close(nn.unbox(trained.params), expected.params, 1e-6)
+
+
 def test_micro_batches_equal_the_batch_with_dropout_on():
     """Weights differ between rows, so means of means would be wrong.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 from flax import traverse_util
+from jax.tree_util import GetAttrKey
 
 
 def flatten(params: dict[str, Any]) -> dict[str, Any]:
@@ -66,4 +67,7 @@ def paths(tree: Any) -> list[str]:
 
 
 def _text(path: Any) -> str:
+    """Return a path as text; the box of a parameter is no part of it."""
+    if path[-1:] == (GetAttrKey("value"),):
+        path = path[:-1]
     return jax.tree_util.keystr(path, simple=True, separator="/")

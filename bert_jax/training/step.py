@@ -72,8 +72,8 @@ def train_step(
       optimizer: Optimizer, applied to the gradient of the whole batch.
       state: State before the step.
       batch: Batch of the step.
-      seed: Seed for dropout, an int or uint32 []; masks are addressed by (seed, step,
-        row of the batch).
+      seed: Seed for dropout, an integer; masks are addressed by (seed, step, row of the
+        batch).
       micro_batches: Number of pieces of the batch over which gradients are accumulated.
         Losses are divided by the counts of the whole batch, so the result does not
         depend on it.
