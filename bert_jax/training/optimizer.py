@@ -51,11 +51,12 @@ def make_schedule(config: config_lib.OptimizerConfig, total_steps: int) -> Sched
         steps_left, after_warmup = total_steps - step, max(total_steps - warmup, 1)
         match config.schedule:
             case "original":
-                falling = peak * (1.0 - step / total_steps)
+                falling = peak * steps_left / total_steps
             case "linear":
                 falling = peak * steps_left / after_warmup
             case "cosine":
-                falling = peak * 0.5 * (1 - jnp.cos(jnp.pi * steps_left / after_warmup))
+                # (1 - cos(2x)) / 2, which would be 0 in float32 long before the end.
+                falling = peak * jnp.sin(jnp.pi / 2 * steps_left / after_warmup) ** 2
             case "wsd":
                 decay = round(config.decay_fraction * total_steps)
                 decay = min(decay, total_steps - warmup)  # both may be rounded up
