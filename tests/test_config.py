@@ -112,6 +112,16 @@ def changed(**groups):
         ),
         (
             {
+                "objective": {
+                    "kind": "replaced_tokens",
+                    "embedding_sharing": "gradient_disentangled",
+                },
+                "optimizer": {"name": "lamb"},
+            },
+            "^objective.embedding_sharing=gradient_disentangled does not .*=lamb; set",
+        ),
+        (
+            {
                 "objective": {"kind": "replaced_tokens"},
                 "encoder": {"prediction_head.num_layers": 0},
             },

@@ -212,6 +212,10 @@ class PretrainConfig:
                 f"{where}objective.kind={objective.kind!r}"
             )
         if isinstance(objective, ReplacedTokensConfig):
+            if self.optimizer.name == "lamb":
+                # It scales updates by their parameters, and differences begin at 0.
+                path = "objective.embedding_sharing"
+                require(self, where, [(path, "tied", "optimizer.name")])
             if not encoder.prediction_head.num_layers:
                 head = "encoder.prediction_head.num_layers"
                 require(self, where, [("objective.generator_size", 1.0, head)])
