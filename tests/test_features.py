@@ -6,6 +6,7 @@ import io
 import json
 import sys
 
+import jax
 import numpy as np
 import published
 import pyarrow.parquet
@@ -90,6 +91,13 @@ def test_pooled_vectors(pool, model, expected):
     ):
         wanted = {"cls": states[0], "mean": states.mean(0), "max": states.max(0)}[pool]
         np.testing.assert_allclose(features.values, wanted[[-2, 1]], atol=1e-5)
+
+
+def test_a_model_may_be_loaded_under_another_mesh(model, expected):
+    loaded = prediction.load(model.source)
+    with jax.set_mesh(jax.make_mesh((1,), ("x",))):
+        [features] = loaded.features(TEXTS[:1], (-1,))
+    np.testing.assert_allclose(features.values, expected[0][:, -1:], atol=1e-5)
 
 
 def test_long_texts_are_truncated(model):

@@ -249,7 +249,8 @@ def test_wrong_flags_are_refused_before_scoring(flag, message, tmp_path, monkeyp
 def test_items_that_are_no_pairs_are_refused(trained):
     model = prediction.load(str(trained[1]))
     for items, index, message in (
-        (["au"], 0, "'' has no tokens"),
+        (["au"], 0, "'au' is one sentence; give pairs, "),
+        ([("au", "")], 0, "'' has no tokens"),
         ([("au", "av"), ("au", "av", "aw")], 1, "a pair must have two texts, got 3"),
     ):
         with pytest.raises(prediction.TextError, match=message) as error:

@@ -228,6 +228,16 @@ def test_meshes_that_do_not_fit_are_refused(axes, message):
         sharding.make_mesh(config.MeshConfig(**axes))
 
 
+def test_float64_is_refused():
+    with jax.enable_x64(True), pytest.raises(UserError, match="jax_enable_x64 is set"):
+        sharding.make_mesh(config.MeshConfig())
+
+
+def test_muon_works_under_a_mesh_of_other_axes():
+    with jax.set_mesh(jax.make_mesh((8,), ("batch",))):
+        assert sharding.map_layers(lambda x: 2 * x, jnp.ones(3)).tolist() == [2, 2, 2]
+
+
 def test_models_and_batches_that_do_not_fit_are_refused():
     mesh = sharding.make_mesh(config.MeshConfig(data=1, tensor=8))
     with pytest.raises(UserError, match=r"mesh\.tensor=8 .* encoder\.num_heads=4"):

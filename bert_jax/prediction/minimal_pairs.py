@@ -215,6 +215,11 @@ def _encode(
     `bucket` returns the length of rows from the longest length that is needed. With
     words, there is an array `words` [R, L], the number of the word of each token.
     """
+    for index, pair in window:
+        if isinstance(pair, str):
+            text = text_inputs.shortened(pair)
+            message = f"{text} is one sentence; give pairs, [(FIRST, SECOND)]"
+            raise text_inputs.TextError(index, message)
     pairs = text_inputs.to_pairs([pair for _, pair in window], first=window[0][0])
     sentences = [sentence for pair in pairs for sentence in pair]
     encoded = model.tokenizer.encode_batch(sentences)

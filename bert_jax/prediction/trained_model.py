@@ -94,7 +94,9 @@ class TrainedModel:
           UserError: The checkpoint is damaged, or lacks the head. The message has the
             head's purpose, such as "to fill blanks", and a hint.
         """
-        if computation not in self._engines:
+        if computation in self._engines:
+            return self._engines[computation]
+        with sharding.use(self._mesh):  # and not the caller's mesh
             shapes = sharding.state_shapes(computation.init, self._mesh)
             wanted = parameters.flatten(shapes)
             params = self._load(wanted)

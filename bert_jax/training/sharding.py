@@ -47,13 +47,15 @@ def make_mesh(
     """Arrange devices in a mesh; by default, all of them.
 
     If devices are in several slices, with a slower network between them, `data` spans
-    the slices, and `fsdp` and `tensor` stay within a slice. So only the sum of
-    gradients crosses the slow network, once per step.
+    the slices, and `fsdp` and `tensor` stay within a slice. So only sums of gradients
+    cross the slow network, unless optimizers shard their work over `data`.
 
     Raises:
-      UserError: The product of the axes is not the number of devices, or `data` is
-        not a multiple of the number of slices.
+      UserError: The product of the axes is not the number of devices, `data` is not a
+        multiple of the number of slices, or JAX is set to float64.
     """
+    if jax.config.jax_enable_x64:
+        raise UserError("jax_enable_x64 is set; bert_jax computes in float32: unset it")
     devices = jax.devices() if devices is None else devices
     sizes = {axis: getattr(config, axis) for axis in AXES}
     fixed = math.prod(size for size in sizes.values() if size != -1)
@@ -232,8 +234,8 @@ def split_over_data(shapes: Any) -> Any:
     """Shard each array over `data` as well, if a dimension is divisible.
 
     For the optimizer state (ZeRO-1; Rajbhandari et al. 2020, 5.1): replicas of the
-    model need its updates, not its moments. The compiler then reduce-scatters
-    gradients, and all-gathers the updated parameters.
+    model need its updates, not its moments. On TPUs, the compiler then all-reduces
+    gradients and updated parameters whole (docs/sharding.md).
     """
 
     def split(leaf):
@@ -260,7 +262,7 @@ def map_layers(function: Callable[..., Any], *stacked: Any) -> Any:
     treats layers independently, and accepts layers of zeros.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:  # outside of `use`
+    if "data" not in mesh.shape:  # outside of `use`
         return function(*stacked)
 
     def constrain(x, axis):
