@@ -117,6 +117,13 @@ def test_spaces_around_a_label_make_no_class(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("text\tlabel\nx\tyes \ny\t yes\nz\tno\n")
     assert [e.label for e in labelled_texts.read(path)] == ["yes", "yes", "no"]
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x", "label": {" yes": 0.75, "no ": 0.25}}\n')
+    [example] = labelled_texts.read(path)
+    assert json.loads(example.label) == {"yes": 0.75, "no": 0.25}
+    for names in ('" yes": 0.5, "yes": 0.5', '"yes": 1, " ": 0'):
+        path.write_text(f'{{"text": "x", "label": {{{names}}}}}\n')
+        assert "with one label twice" in (got := refusal(path)) or "not a label" in got
 
 
 def test_columns_can_be_named(tmp_path):

@@ -173,6 +173,8 @@ def test_tags_of_no_scheme_are_refused():
         entities.infer_scheme(file_of([["B-x", "PER"]]))
     with pytest.raises(UserError, match="BILOU or BMES.* replace L- by E-, U- by S-"):
         entities.infer_scheme(file_of([["B-x", "M-x", "E-x"]]))
+    with pytest.raises(UserError, match="the tags are IOE, .* convert them to BIOES"):
+        entities.infer_scheme(file_of([["I-x", "E-x", "O", "E-y"]]))
     with pytest.raises(UserError, match="line 3: 'E-x' is not a tag of IOB2; .*B-TYPE"):
         entities.check(file_of([["B-x", "O", "E-x"]]), "IOB2")
     entities.check(file_of([["B-x", "O", "E-x"]]), "none")

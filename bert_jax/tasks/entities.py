@@ -49,6 +49,11 @@ def infer_scheme(file: conll.TaggedFile) -> str:
             f"{file.path}: the tags are BILOU or BMES, which are BIOES with other "
             "letters; replace L- by E-, U- by S-, and M- by I-"
         )
+    if "E" in letters and "B" not in letters:
+        raise UserError(
+            f"{file.path}: the tags are IOE, which mark the last word of an entity; "
+            "convert them to BIOES or IOB2, which mark the first"
+        )
     if letters & {"E", "S"}:
         return "BIOES"
     # IOB2 forbids I, and IOB1 forbids B, unless the tag before has the same type.

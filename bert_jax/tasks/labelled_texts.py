@@ -127,4 +127,7 @@ def _probabilities(value: dict[str, Any], name: str, where: str) -> dict[str, fl
         raise UserError(
             f"{where}: the probabilities in {name} add up to {sum(numbers):g}, not to 1"
         )
-    return value
+    labels = [_label(label, name, where) for label in value]
+    if len({*labels}) < len(labels):
+        raise UserError(f"{where}: {name} is {json.dumps(value)}, with one label twice")
+    return dict(zip(labels, numbers, strict=True))
