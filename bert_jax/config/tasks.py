@@ -92,7 +92,7 @@ class SquadConfig:
     max_question: int = field(64, at_least=1)
     # Maximum number of tokens in an answer.
     max_answer: int = field(30, at_least=1, free=True)
-    # Number of answers in nbest_predictions.json.
+    # Number of answers in nbest_predictions.json; "" comes in addition (2.0).
     nbest: int = field(20, at_least=1, free=True)
     # With no_answers: a question has no answer if its null odds exceed this.
     null_threshold: float = field(0.0, free=True)

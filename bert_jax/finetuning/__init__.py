@@ -263,7 +263,8 @@ def make_run(
     _check_run(config, encoder, objective, task)
     sharding.check_encoder(mesh, encoder)
     sharding.check_batch(mesh, "", config.batch_size, config.micro_batches)
-    steps = math.ceil(config.epochs * len(task.train["weights"]) / config.batch_size)
+    batches_of_run = config.epochs * len(task.train["weights"]) / config.batch_size
+    steps = math.ceil(round(batches_of_run, 6))  # 1.1 * 800 / 16 is a bit over 55
     # No error, because runs that began with it must resume.
     if config.keep_best and not 0 < config.loop.eval_every < steps:
         processes.say(
