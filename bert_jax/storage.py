@@ -7,6 +7,7 @@ answer now, and `UserError` for other failures, even if their docstrings do not 
 The helpers in this module may let errors through: `reading` and `writing` convert them.
 """
 
+import collections
 import concurrent.futures
 import contextlib
 import fcntl
@@ -292,6 +293,15 @@ def read_ranges(name: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
 
 
 def map_in_threads(read: Callable, *arguments: Iterable) -> Iterator[Any]:
-    """Apply a function as `map` does, in 16 threads, because stores answer slowly."""
+    """Apply a function as `map` does, in 16 threads, because stores answer slowly.
+
+    No more than 16 results wait in memory.
+    """
+    waiting: collections.deque[concurrent.futures.Future] = collections.deque()
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        yield from pool.map(read, *arguments)
+        for each in zip(*arguments, strict=False):
+            if len(waiting) == 16:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(read, *each))
+        while waiting:
+            yield waiting.popleft().result()

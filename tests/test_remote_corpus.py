@@ -120,6 +120,14 @@ def test_damaged_shards_are_refused(is_remote, corpus, url, tmp_path):
         list(shards.read_shard(folder, shard))
 
 
+def test_threads_read_ahead_but_hold_few_results():
+    begun = []
+    results = storage.map_in_threads(lambda i: begun.append(i) or i, range(100))
+    assert next(results) == 0
+    assert len(begun) <= 17
+    assert list(results) == list(range(1, 100))
+
+
 def test_wildcards_match_no_hidden_object(url):
     names = "a.txt", ".b.txt", ".c/d.txt", "e/f.txt"
     for name in names:

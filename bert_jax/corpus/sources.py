@@ -27,6 +27,9 @@ from bert_jax.errors import UserError
 # Number of bytes of a file that its fingerprint covers, in evenly spread samples.
 _SAMPLED_BYTES = 1 << 20
 _SAMPLES = 64
+# A terabyte has as many splits, and so shards, as 33 GB. Each start of a run looks at
+# all of them, and stores answer slowly.
+_MAX_SPLITS = 4096
 # Bytes of text per compressed byte, roughly.
 _COMPRESSION_RATIO = 3
 
@@ -39,7 +42,8 @@ class Source:
     format: str  # one of the formats in the module's docstring
     # Field of a JSON object or TFDS example, or column of a Parquet file.
     text_field: str = "text"
-    split_bytes: int = 8_000_000  # of text in a split, and so in a shard; approximate
+    # Of text in a split, and so in a shard: approximate, and more if there are many.
+    split_bytes: int = 8_000_000
 
 
 # Part of the input that is built at once. It makes a shard of each of `shards.SPLITS`,
@@ -61,6 +65,7 @@ class Document:
 def plan(source: Source) -> list[InputSplit]:
     """Divide the input into `InputSplit`s of about `split_bytes` of text.
 
+    There are no more than about `_MAX_SPLITS`, whose size is larger then.
     Small files share a split. A large file is cut into several, unless it is
     compressed. Parquet files are cut between row groups.
 
@@ -79,21 +84,24 @@ def plan(source: Source) -> list[InputSplit]:
     if source.format not in document_files.FORMATS:
         known = ", ".join([*document_files.FORMATS, "tfds:NAME", "python_docs"])
         raise UserError(f"unknown format {source.format!r}; known: {known}")
-    sections = []
+    sections, wholes = [], []
     files = matching_files(source.pattern)
     # Labels are not whole paths: the same text makes the same corpus wherever it is.
     # `commonpath` would change the slashes of a URL.
     shared = os.path.commonprefix([file.name for file in files])  # noqa: RUF071
     begin = shared.rfind("/") + 1
     for file in files:
-        whole = Section(file.name, 0, file.size, file.checksum, file.name[begin:])
-        is_divisible = not file.name.endswith(file_kinds.COMPRESSIONS)
-        count = round(text_bytes(whole) / source.split_bytes) if is_divisible else 1
+        label = file.name[begin:]
+        wholes.append(Section(file.name, 0, file.size, file.checksum, label))
+    split_bytes = max(source.split_bytes, sum(map(text_bytes, wholes)) / _MAX_SPLITS)
+    for whole in wholes:
+        is_divisible = not whole.name.endswith(file_kinds.COMPRESSIONS)
+        count = round(text_bytes(whole) / split_bytes) if is_divisible else 1
         sections += [
             dataclasses.replace(whole, start=start, end=end)
-            for start, end in _cut(file.size, max(1, count))
+            for start, end in _cut(whole.end, max(1, count))
         ]
-    return _group(sections, source.split_bytes)
+    return _group(sections, split_bytes)
 
 
 def _cut(size: int, count: int) -> Iterator[tuple[int, int]]:
@@ -125,7 +133,7 @@ def text_bytes(section: Section) -> int:
     return size * _COMPRESSION_RATIO if is_packed else size
 
 
-def _group(sections: list[Section], split_bytes: int) -> list[InputSplit]:
+def _group(sections: list[Section], split_bytes: float) -> list[InputSplit]:
     sizes = list(map(text_bytes, sections))
     total = sum(sizes)
     count = max(1, round(total / split_bytes))
@@ -218,7 +226,8 @@ def _plan_tfds(source: Source) -> list[InputSplit]:
             f"text feature {source.text_field!r}, or another in --text_field"
         )
     split = builder.info.splits["train"]
-    count = min(split.num_examples, round(split.num_bytes / source.split_bytes))
+    count = min(round(split.num_bytes / source.split_bytes), _MAX_SPLITS)
+    count = min(split.num_examples, count)
     return [(Section(name, *part),) for part in _cut(split.num_examples, max(1, count))]
 
 

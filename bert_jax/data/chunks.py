@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bert_jax import storage
 from bert_jax.corpus import shards
 
 
@@ -46,8 +47,11 @@ def load_tokens(
     starts = np.empty(sum(shard.sentences for shard, _ in chosen) + 1, np.int64)
     documents = np.empty(sum(shard.documents for shard, _ in chosen) + 1, np.int64)
     t = s = d = 0  # tokens, sentences and documents so far
-    for shard, offset in chosen:
-        for part in shards.read_shard(corpus.folder, shard):
+    read = storage.map_in_threads(
+        lambda each: list(shards.read_shard(corpus.folder, each[0])), chosen
+    )
+    for (_, offset), parts in zip(chosen, read, strict=True):
+        for part in parts:
             lo, hi = np.clip((begin - offset, end - offset), 0, len(part.tokens))
             offset += len(part.tokens)
             if lo == hi:

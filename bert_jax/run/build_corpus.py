@@ -102,7 +102,10 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("language", "en", "ISO 639-1 code, for the sentence splitter.")
     flags.DEFINE_integer(
-        "shard_megabytes", 8, "Approximate amount of text in a shard.", lower_bound=1
+        "shard_megabytes",
+        8,
+        "Approximate amount of text in a shard; more if there were over 4,096 shards.",
+        lower_bound=1,
     )
     flags.DEFINE_integer(
         "workers", 0, "Local processes; 0: one per core.", lower_bound=0
