@@ -225,6 +225,9 @@ def batch_of_step(
 
     Steps count from 1, as in reports, over all phases. `data/batches.py` describes
     batches.
+
+    Raises:
+      UserError: The run has no such step, or does not fit its corpora.
     """
     corpora = mixture.open_corpora(config.data.folders)
     config = fill_in_from_corpora(config, corpora)

@@ -19,7 +19,7 @@ Source: everything but the change is configs/bert_base.py.
         All variants that mask tokens mask 15 % of held-out text, to compare losses.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_ablations.py:no_nsp \
             --config.data.corpus=DIR --workdir=DIR
-Cost:   as BERT-Base. Not run yet.
+Cost:   not run yet.
 """
 
 from bert_jax import config as config_lib

@@ -18,8 +18,8 @@ Source: the encoder is BERT-Tiny (Turc et al. 2019) for 64 positions, without dr
         albert          as ngrams, with embeddings of 32 columns, one layer for both
         xlnet           tokens in any order, relative positions
 
-        All but absolute and xlnet are rotary: with absolute positions, a small
-        encoder spends most of such a budget on learning them (docs/speedrun.md).
+        All but absolute and xlnet are rotary: a small encoder spends two of the twenty
+        minutes on learning absolute positions (docs/comparison.md).
 
         Segments keep their embedding where there is one: fine-tuning needs it.
 Run:    python -m bert_jax.run.pretrain --config=configs/comparison.py:electra \

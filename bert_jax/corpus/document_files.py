@@ -4,7 +4,7 @@ Formats:
   text           UTF-8, with blank lines between documents. A paragraph may be one line
                  or wrapped.
   jsonl          one JSON object per line, with the text in one of its fields.
-  wikiextractor  `<doc ...>`, title, paragraphs, `</doc>`.
+  wikiextractor  `<doc ...>`, title (left out), paragraphs, `</doc>`.
   parquet        one document per row, with the text in one of the columns.
 Text files that end in .gz, .bz2, .xz or .zst are decompressed while they are read.
 Lines may end in line feeds, carriage returns or both. Memory use does not grow with the

@@ -33,7 +33,7 @@ class Masking:
     * a token (the original's first release);
     * a whole word: a token and its continuations (the original's later release); in
       scripts without spaces between words, a token (`Tokenizer.begins_word`);
-    * 1 to `max_ngram` successive words (ALBERT, Lan et al. 2019, 3.1): the row is cut
+    * 1 to `max_ngram` successive words (ALBERT, Lan et al. 2019, 4.1): the row is cut
       into spans from its beginning, and anew from each special token; a span of n words
       has the probability (1 / n) / sum(1 / k) over the k up to the number of words
       left. In contrast, google-research/albert draws spans that may overlap and drops

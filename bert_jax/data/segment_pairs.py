@@ -30,9 +30,10 @@ class Consecutive(segments.Segments):
       each row, and take the beginning or the end of their chunk. The rest is in no row
       of the epoch. The original draws targets for documents; the next chunk begins
       where a short one ends.
-    * Segment A is the first 1 to n - 1 of the n sentences, B the rest. A chunk of a
-      single sentence is cut in two at a random token; the original makes all such pairs
-      random. Only a chunk of a single token is no pair: it has no B.
+    * Segment A is the first 1 to n - 1 of the n sentences, B the rest. A chunk takes a
+      second sentence even if the first reaches the target; without one it is cut in two
+      at a random token. The original makes all pairs of single sentences random. Only a
+      chunk of a single token is no pair: it has no B.
     * Tokens beyond L - 3 are dropped from the longer segment, one by one, at the front
       or the back with equal chance, as in the original. So the first and last tokens of
       a sentence that is a little shorter than a row are rarely in one.

@@ -29,9 +29,13 @@ def define_flags() -> None:
         "lower_case",
         None,
         "Convert text to lower case. Default: yes, but not for byte-level BPE, which "
-        "keeps text as it is, nor for a vocab.txt with capital letters.",
+        "keeps text as it is, nor for a vocab.txt with capital letters (build_corpus).",
     )
-    flags.DEFINE_bool("strip_accents", None, "Strip accents. Default: as --lower_case.")
+    flags.DEFINE_bool(
+        "strip_accents",
+        None,
+        "Strip accents. Default: as --lower_case; not for a vocab.txt with accents.",
+    )
 
 
 def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:

@@ -1,8 +1,8 @@
 """The training loop of pretraining and fine-tuning, for one process and for many.
 
 Logging, evaluation and saving follow a step, in this order. The report of a step is on
-disk before its checkpoint begins. A restart drops reports of later steps.
-So a run that is killed at any moment resumes with the same result.
+disk before the checkpoint to resume from begins. A restart drops reports of later
+steps. So a run that is killed at any moment resumes with the same result.
 
 Steps are dispatched ahead of their results. The report of a step is read a few steps
 later (`_read_reports`), so that nothing waits for it. All processes do the same things
