@@ -245,6 +245,13 @@ def test_sentencepiece_keeps_rare_characters(capsys):
     assert "1 rare character, 0.012% of the text, such" in capsys.readouterr().err
 
 
+def test_sentencepiece_adds_a_space_to_a_text_but_not_after_a_blank(sentencepiece):
+    assert sentencepiece.encode("  the value ") == sentencepiece.encode("the value")
+    *before, full_stop = sentencepiece.encode("the value.")
+    expected = [*before, sentencepiece.mask_id, full_stop]
+    assert sentencepiece.encode_with_blanks("the value [MASK].") == expected
+
+
 def test_sentencepiece_learns_from_one_long_line():
     text = "the value of the attribute is an object " * 200  # the default: 4192 bytes
     tokenizer = tokenizer_training.train_sentencepiece([text], 25)

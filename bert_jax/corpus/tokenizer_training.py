@@ -223,7 +223,10 @@ def train_sentencepiece(
         if not limit:
             raise
         model = train(int(limit[1]))
-    pipeline = sentencepiece_model.pipeline(model, lower_case, strip_accents)
+    # With "always", no blank would be followed by a full stop without a space.
+    pipeline = sentencepiece_model.pipeline(
+        model, lower_case, strip_accents, prepend_scheme="first"
+    )
     tokenizer = tokenizer_lib.make(pipeline)
     if set(tokenizer.tokens) <= {*SPECIAL_TOKENS, "▁"}:
         raise UserError(_NO_CHARACTERS)

@@ -20,11 +20,16 @@ _UNIGRAM = 1
 
 
 def normalizer(
-    lower_case: bool, strip_accents: bool, spec: dict[int, Any] | None = None
+    lower_case: bool,
+    strip_accents: bool,
+    spec: dict[int, Any] | None = None,
+    *,
+    strip_left: bool = True,
 ) -> normalizers.Sequence:
     """Return the normalizer of text before SentencePiece, which applies NFKC itself.
 
-    With `spec`, a NormalizerSpec by field, SentencePiece's own steps follow.
+    With `spec`, a NormalizerSpec by field, SentencePiece's own steps follow. Where a
+    splitter adds a space before a text, one that is there may stay (`strip_left`).
     """
     steps: list[Any] = []
     if lower_case:
@@ -40,7 +45,8 @@ def normalizer(
         steps += [normalizers.NFC(), rules, normalizers.NFC()]
     if spec is not None and spec.get(4, True):  # strip and collapse white space
         spaces = tokenizers.Regex(" {2,}")
-        steps += [normalizers.Strip(), normalizers.Replace(spaces, " ")]
+        strip = normalizers.Strip(left=strip_left)
+        steps += [strip, normalizers.Replace(spaces, " ")]
     return normalizers.Sequence(steps)
 
 
@@ -52,6 +58,7 @@ def pipeline(
     first: Sequence[str] = (),
     separators: int = 1,
     settings: Mapping[str, Any] | None = None,
+    prepend_scheme: str = "always",
 ) -> tokenizers.Tokenizer:
     """Return a pipeline of `normalizer` and a unigram model.
 
@@ -66,6 +73,8 @@ def pipeline(
         same names.
       separators: Number of separators between two texts.
       settings: See `special_tokens.find`.
+      prepend_scheme: Whether a space is added to a text only, "first", or also after
+        special tokens, as `transformers` does with published models, "always".
 
     Raises:
       UserError: The model is damaged, or not a unigram model.
@@ -102,11 +111,15 @@ def pipeline(
     has_bytes = any(map(processor.is_byte, range(count)))
     unigram = models.Unigram(scores, names.index(unk), byte_fallback=has_bytes)
     result = tokenizers.Tokenizer(unigram)
+    scheme = prepend_scheme if spec.get(3, True) else "never"
+    # "first" adds no space to a text whose space was stripped.
+    strip_left = scheme != "first"
     try:
-        result.normalizer = normalizer(lower_case, strip_accents, spec)
+        result.normalizer = normalizer(
+            lower_case, strip_accents, spec, strip_left=strip_left
+        )
     except Exception as error:  # the library has no class of errors
         raise UserError(f"the SentencePiece model is damaged: {error}") from error
-    scheme = "always" if spec.get(3, True) else "never"
     splits = bool(trained.get(22, True))  # else pieces may have several words
     result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=splits)
     words = decoders.Metaspace(prepend_scheme=scheme)
