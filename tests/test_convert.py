@@ -484,7 +484,7 @@ def test_encoders_that_no_class_computes_are_refused():
         (
             vars(ALBERT) | {"causal": True},
             tagger,
-            "is causal; ALBERT .* no causal class",
+            "is causal; .* no causal class of ALBERT",
         ),
         (NARROW | {"activation": "gelu_tanh"}, masked, "head .*gelu_erf; .*gelu_tanh"),
         (NARROW, classifier, "ELECTRA .*pooler.activation='gelu_erf' only, got 'tanh'"),
@@ -798,6 +798,9 @@ def test_checkpoints_of_the_saver_of_tensorflow(tmp_path):
     (other / "bert_config.json").rename(other / "kept")
     with pytest.raises(UserError, match=r"has no bert_config.json"):
         checkpoints.find(other)
+    tf.train.Checkpoint(v=tf.Variable(1.0)).write(str(out / "bert_model.ckpt"))
+    with pytest.raises(UserError, match=r"/bert_model.ckpt is a .* of TensorFlow 2; "):
+        checkpoints.find(out)
     (other / "kept").rename(other / "bert_config.json")
     damaged = next(other.glob("*.data-*"))
     damaged.write_bytes(damaged.read_bytes()[:100])

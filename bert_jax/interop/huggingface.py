@@ -46,8 +46,7 @@ class ModelSpec:
             )
         if c.causal and CAUSAL_LM not in family.classes:
             raise UserError(
-                f"the encoder is causal; {family.title} of transformers has no causal "
-                "class"
+                f"the encoder is causal; bert_jax has no causal class of {family.title}"
             )
         if c.causal and c.pooler.pooling == "cls" and self.purpose in POOLED:
             raise UserError(

@@ -164,6 +164,11 @@ def _arrays(prefix: pathlib.Path, parts: dict[str, str]) -> dict[str, LazyArray]
     with reading(prefix):
         reader = tf.train.load_checkpoint(str(prefix))
         shapes = reader.get_variable_to_shape_map()
+    if "_CHECKPOINTABLE_OBJECT_GRAPH" in shapes:
+        raise UserError(
+            f"{prefix} is a checkpoint of TensorFlow 2; bert_jax reads those of "
+            "google-research/bert, albert and electra, which are of TensorFlow 1"
+        )
 
     def array(name, shape):
         def get():

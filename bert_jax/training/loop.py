@@ -179,7 +179,8 @@ class Loop:
         """Compile the step for each length, and the programs of evaluations and saves.
 
         A preempted machine has half a minute to save. A request to stop after the first
-        step would have to wait for a compilation that is under way.
+        step would have to wait for a compilation that is under way. Only the program
+        that scores a task is compiled in the first evaluation.
         """
         label = f"{self._phase.name}: compiling"
         self._reporter.advance(self._done, label)
