@@ -473,6 +473,7 @@ def test_encoders_that_no_class_computes_are_refused():
     masked = masked_lm.MaskedLm
     no_norm = config.PredictionHeadConfig(norm=False)
     rotary = {"positions": "rotary", "type_vocab_size": 0}
+    disentangled = {"positions": "disentangled", "distance_buckets": 8}
     for settings, objective, message in (
         ({"num_layer_groups": 1}, masked, "hidden_size=32 columns; ALBERT .* projects"),
         (
@@ -485,6 +486,11 @@ def test_encoders_that_no_class_computes_are_refused():
             vars(ALBERT) | {"causal": True},
             tagger,
             "is causal; .* no causal class of ALBERT",
+        ),
+        (
+            disentangled | {"pooler": config.PoolerConfig(activation="")},
+            classifier,
+            "DeBERTa .* encoder.pooler.activation='gelu_erf' only, got ''",
         ),
         (NARROW | {"activation": "gelu_tanh"}, masked, "head .*gelu_erf; .*gelu_tanh"),
         (NARROW, classifier, "ELECTRA .*pooler.activation='gelu_erf' only, got 'tanh'"),

@@ -68,7 +68,9 @@ def _write_fields(encoder: config_lib.EncoderConfig, purpose: str) -> dict[str, 
         "pos_att_type": ["p2c", "c2p"],
         "position_buckets": encoder.distance_buckets,
         "max_relative_positions": -1 if is_row else encoder.max_distance,
-        "pooler_hidden_act": family.ACTIVATION_NAMES.get(activation, activation),
+        # No activation has no name; `check_export` refuses it where a pooler is used.
+        "pooler_hidden_act": family.ACTIVATION_NAMES.get(activation, activation)
+        or "gelu",
         "legacy": True,
     }
 
