@@ -184,8 +184,9 @@ def _first_layer(path: str, spec: ModelSpec) -> int:
 
 def array_shape(path: str, shape: Sequence[int], spec: ModelSpec) -> tuple[int, ...]:
     """Return the shape of each array of a parameter of the given path and shape."""
-    part, *_ = _part_arrays(path, np.broadcast_to(np.float32(0), shape), spec)
-    return len(part) * len(sharing_arrays(path, spec)), *part.shape[1:]
+    view, *_ = _views(path, np.broadcast_to(np.float32(0), shape), spec)
+    rows = _skipped_rows(path, spec) + len(view) * len(sharing_arrays(path, spec))
+    return rows, *view.shape[1:]
 
 
 def _views(path: str, value: np.ndarray, spec: ModelSpec) -> list[np.ndarray]:
@@ -217,14 +218,6 @@ def _skipped_rows(path: str, spec: ModelSpec) -> int:
     return spec.skipped_positions if path.endswith("position_embedding") else 0
 
 
-def _part_arrays(path: str, value: np.ndarray, spec: ModelSpec) -> list[np.ndarray]:
-    """Return the part of each array that is one parameter; views if possible."""
-    views = _views(path, value, spec)
-    if not (skipped := _skipped_rows(path, spec)):
-        return views
-    return [np.pad(view, ((skipped, 0), (0, 0))) for view in views]
-
-
 def to_arrays(
     paths: Iterable[str], read: Callable[[str], np.ndarray], spec: ModelSpec
 ) -> Iterator[tuple[str, np.ndarray]]:
@@ -233,9 +226,11 @@ def to_arrays(
         together = sharing_arrays(path, spec)
         if path != together[0]:
             continue
-        by_part = [_part_arrays(each, read(each), spec) for each in together]
-        for name, *arrays in zip(names(path, spec), *by_part, strict=True):
-            yield name, np.concatenate(arrays) if arrays[1:] else arrays[0]
+        by_part = [_views(each, read(each), spec) for each in together]
+        skipped = _skipped_rows(path, spec)
+        for name, *parts in zip(names(path, spec), *by_part, strict=True):
+            array = np.concatenate(parts) if parts[1:] else parts[0]
+            yield name, np.pad(array, ((skipped, 0), (0, 0))) if skipped else array
 
 
 def to_parameter(
