@@ -119,12 +119,15 @@ def _arrays(
         shape, read_array = params[path]
         return np.broadcast_to(np.float32(0), shape) if as_zeros else read_array()
 
-    repeated = huggingface.duplicate_names(spec)
+    decoder_bias, output_bias = f"{spec.family.decoder}.bias", spec.family.output_bias
+    is_untied = not spec.encoder.prediction_head.tied
     paths = sorted(path for path in params if huggingface.has_parameter(path, spec))
     for name, array in huggingface.to_arrays(paths, read, spec):
         yield name, array
-        if name in repeated:
-            yield repeated[name], array
+        # `transformers` adds the bias of the decoder, not the head's output bias, and
+        # makes them equal only if the embeddings are tied.
+        if is_untied and name == output_bias != decoder_bias:
+            yield decoder_bias, array
 
 
 def _huggingface(

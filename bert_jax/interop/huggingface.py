@@ -148,20 +148,6 @@ def zeros_by_default(spec: ModelSpec) -> dict[str, LazyArray]:
     }
 
 
-def duplicate_names(spec: ModelSpec) -> dict[str, str]:
-    """Return a second name for each array that a model of the class stores twice.
-
-    `transformers` adds the bias of the decoder, not the head's output bias, and makes
-    them equal only if the embeddings are tied. So an export of an untied model writes
-    the output bias under both names.
-    """
-    if spec.encoder.prediction_head.tied:
-        return {}
-    decoder_bias, parts = f"{spec.family.decoder}.bias", spec.parts.items()
-    biases = {name for path, name in parts if path.endswith("/output_bias")}
-    return dict.fromkeys(biases - {decoder_bias}, decoder_bias)
-
-
 def _name(path: str, spec: ModelSpec) -> str:
     """Return the name of a parameter's array, within a layer if it is in one; or ""."""
     table = {**spec.family.encoder, **spec.parts}

@@ -201,9 +201,9 @@ def _with_current_names(
         else:
             renamed[new] = array
     # If there are both biases, `transformers` uses the decoder's, tied or not.
-    bias = renamed.pop(f"{family.decoder}.bias", None)
-    if bias is not None:
-        renamed[family.language_model["output_bias"]] = bias
+    decoder_bias = f"{family.decoder}.bias"
+    if decoder_bias in renamed and family.output_bias:
+        renamed[family.output_bias] = renamed.pop(decoder_bias)
     return renamed, ignored
 
 

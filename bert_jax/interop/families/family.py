@@ -153,8 +153,8 @@ class Family:
         return {name.split(".")[0] for name in own}
 
     @property
-    def language_model(self) -> dict[str, str]:
-        """Names of the language model's head, by path within the head."""
+    def output_bias(self) -> str:
+        """Name of the array with the output bias of the language model's head."""
         purpose = MASKED_LM if MASKED_LM in self.classes else PERMUTATION_LM
         parts = self.classes[purpose].items()
-        return {path.partition("/")[2]: name for path, name in parts}
+        return next((n for path, n in parts if path.endswith("/output_bias")), "")
