@@ -86,11 +86,7 @@ def export(checkpoint: LazyCheckpoint, folder: str, to: str = "") -> Converted:
             written = write(checkpoint, spec, temporary)
             if generator:
                 (temporary / GENERATOR).mkdir()
-                names = write(
-                    generator,
-                    lazy_checkpoint.export_spec(generator),
-                    temporary / GENERATOR,
-                )
+                names = write(*generator, temporary / GENERATOR)
                 written += [f"{GENERATOR}/{name}" for name in names]
                 kept |= set(filter(lazy_checkpoint.is_generator_parameter, paths))
     ignored = [*sorted(checkpoint.params.keys() - kept), *checkpoint.ignored]

@@ -84,8 +84,10 @@ def is_generator_parameter(path: str) -> bool:
     return path.startswith(tuple(_GENERATOR))
 
 
-def extract_generator(checkpoint: LazyCheckpoint) -> LazyCheckpoint | None:
-    """Return the generator of an ELECTRA, as a masked language model.
+def extract_generator(
+    checkpoint: LazyCheckpoint,
+) -> tuple[LazyCheckpoint, huggingface.ModelSpec] | None:
+    """Return the generator of an ELECTRA, as a masked language model, and its class.
 
     The result is None if there is no generator, or no class of `transformers` for it.
     """
@@ -109,10 +111,9 @@ def extract_generator(checkpoint: LazyCheckpoint) -> LazyCheckpoint | None:
     )
     generator = LazyCheckpoint(checkpoint.source, metadata, params)
     try:
-        export_spec(generator)
+        return generator, export_spec(generator)
     except UserError:
         return None
-    return generator
 
 
 def export_spec(checkpoint: LazyCheckpoint) -> huggingface.ModelSpec:
