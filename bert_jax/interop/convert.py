@@ -28,6 +28,7 @@ from bert_jax.interop.families import BERT
 from bert_jax.interop.families.family import BARE, TAGGING
 from bert_jax.interop.huggingface import ModelSpec
 from bert_jax.interop.lazy_checkpoint import LazyCheckpoint
+from bert_jax.interop.safetensors import LazyArray
 from bert_jax.model import parameters
 from bert_jax.training import checkpoint as checkpoint_lib
 
@@ -103,22 +104,14 @@ def export(checkpoint: LazyCheckpoint, folder: str, to: str = "") -> Converted:
 
 
 def _arrays(
-    checkpoint: LazyCheckpoint, spec: ModelSpec, *, as_zeros: bool = False
+    params: dict[str, LazyArray], spec: ModelSpec
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield names and arrays. Memory holds the parameters of one array at a time.
-
-    With `as_zeros`, parameters are not read: the arrays have their shapes only.
-    """
-    params = huggingface.zeros_by_default(spec) | checkpoint.params
-
-    def read(path):
-        shape, read_array = params[path]
-        return np.broadcast_to(np.float32(0), shape) if as_zeros else read_array()
-
+    """Yield names and arrays; see `huggingface.to_arrays`."""
+    params = huggingface.zeros_by_default(spec) | params
     decoder_bias, output_bias = f"{spec.family.decoder}.bias", spec.family.output_bias
     is_untied = not spec.encoder.prediction_head.tied
-    paths = sorted(path for path in params if huggingface.has_parameter(path, spec))
-    for name, array in huggingface.to_arrays(paths, read, spec):
+    arrays = huggingface.to_arrays(sorted(params), lambda p: params[p].read(), spec)
+    for name, array in arrays:
         yield name, array
         # `transformers` adds the bias of the decoder, not the head's output bias, and
         # makes them equal only if the embeddings are tied.
@@ -130,10 +123,11 @@ def _huggingface(
     checkpoint: LazyCheckpoint, spec: ModelSpec, folder: pathlib.Path
 ) -> list[str]:
     prefix = spec.family.prefix if spec.purpose == BARE else ""
-    zeros = _arrays(checkpoint, spec, as_zeros=True)
-    shapes = {name.removeprefix(prefix): array.shape for name, array in zeros}
+    params = checkpoint.params
+    zeros = {path: safetensors.zeros(array.shape) for path, array in params.items()}
+    shapes = {n.removeprefix(prefix): array.shape for n, array in _arrays(zeros, spec)}
     shapes = dict(sorted(shapes.items()))
-    arrays = ((n.removeprefix(prefix), array) for n, array in _arrays(checkpoint, spec))
+    arrays = ((n.removeprefix(prefix), array) for n, array in _arrays(params, spec))
     values = {
         "architectures": [spec.name],
         **configs.to_huggingface(spec),
@@ -174,7 +168,7 @@ def _tensorflow(
         )
     tokenizer_files.write_wordpiece(checkpoint.metadata.tokenizer, folder)
     values = configs.to_tensorflow(spec.encoder)
-    names = tensorflow.write(_arrays(checkpoint, spec), folder)
+    names = tensorflow.write(_arrays(checkpoint.params, spec), folder)
     json_files.write(folder / json_files.GOOGLE_CONFIG, values)
     return names
 

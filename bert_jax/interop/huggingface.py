@@ -6,7 +6,6 @@ one array, such as query, key and value in ModernBERT's `Wqkv`.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.interop.families.family import CAUSAL_LM, MASKED_LM, POOLED, Family
-from bert_jax.interop.safetensors import LazyArray
+from bert_jax.interop.safetensors import LazyArray, zeros
 from bert_jax.model import parameters
 
 # `transformers` stores a kernel with its output dimension first.
@@ -141,11 +140,7 @@ def zeros_by_default(spec: ModelSpec) -> dict[str, LazyArray]:
         "encoder/layers/attention/segment_embedding": (c.num_layers, 2, *heads),
         "target_embedding": (c.hidden_size,),
     }
-    return {
-        path: LazyArray(shape, functools.partial(np.zeros, shape, np.float32))
-        for path, shape in shapes.items()
-        if 0 not in shape
-    }
+    return {path: zeros(shape) for path, shape in shapes.items() if 0 not in shape}
 
 
 def _name(path: str, spec: ModelSpec) -> str:
@@ -207,8 +202,11 @@ def _skipped_rows(path: str, spec: ModelSpec) -> int:
 def to_arrays(
     paths: Iterable[str], read: Callable[[str], np.ndarray], spec: ModelSpec
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the names and arrays of parameters. One array is in memory at a time."""
-    for path in paths:
+    """Yield the names and arrays of the parameters that the class has.
+
+    Memory holds the parameters of one array at a time.
+    """
+    for path in (path for path in paths if has_parameter(path, spec)):
         together = sharing_arrays(path, spec)
         if path != together[0]:
             continue
@@ -239,5 +237,4 @@ def to_parameter(
 def state_dict(params: Any, spec: ModelSpec) -> dict[str, np.ndarray]:
     """Convert a tree of parameters, or of their gradients, to a state dict."""
     by_path = parameters.flatten(params)
-    paths = [path for path in by_path if has_parameter(path, spec)]
-    return dict(to_arrays(paths, lambda path: np.asarray(by_path[path]), spec))
+    return dict(to_arrays(by_path, lambda path: np.asarray(by_path[path]), spec))

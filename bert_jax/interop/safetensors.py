@@ -28,6 +28,11 @@ class LazyArray(NamedTuple):
     read: Callable[[], np.ndarray]
 
 
+def zeros(shape: tuple[int, ...]) -> LazyArray:
+    """Return an array of zeros, which takes no memory."""
+    return LazyArray(shape, lambda: np.broadcast_to(np.float32(0), shape))
+
+
 def read(path: pathlib.Path) -> dict[str, LazyArray]:
     """Return the arrays of a file, by name.
 
