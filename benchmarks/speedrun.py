@@ -46,26 +46,16 @@ from bert_jax.prediction import minimal_pair_files
 from bert_jax.run import exit_status
 from bert_jax.training import curves, metrics_file, sharding
 
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A row of the table."""
-
-    parent: str  # name of the row that it changes
-    changes: dict  # values of fields by path
-    # Share of the budget, length, and batch size of each phase.
-    phases: tuple[tuple[float, int, int], ...] = ((1.0, 64, 16),)
-
-
 MUON, SHORT = "+ Muon", "short rows first"
 WINNER = "+ two segments"  # the recipe configs/speedrun.py
-SHORT_FIRST = ((0.5, 32, 32), (0.5, 64, 16))
 WSD = {"optimizer.schedule": "wsd", "optimizer.decay_fraction": 0.4}
+# Of each row, the row that it changes, and the new values of fields, by path. "phases"
+# has the share of the budget, the length and the batch size of each phase.
 ROWS = {
-    "BERT": Row("", {}),
-    "no next sentence": Row("BERT", {"objective.segments": "full_sentences"}),
-    "+ rotary": Row("no next sentence", {"encoder.positions": "rotary"}),
-    "+ pre-norm gated": Row(
+    "BERT": ("", {"phases": [(1.0, 64, 16)]}),
+    "no next sentence": ("BERT", {"objective.segments": "full_sentences"}),
+    "+ rotary": ("no next sentence", {"encoder.positions": "rotary"}),
+    "+ pre-norm gated": (
         "+ rotary",
         {
             "encoder.norm_placement": "pre",
@@ -75,19 +65,20 @@ ROWS = {
             "encoder.norm_bias": False,
         },
     ),
-    MUON: Row(
-        "+ pre-norm gated", {"optimizer.name": "muon", "optimizer.learning_rate": 3e-3}
+    MUON: (
+        "+ pre-norm gated",
+        {"optimizer.name": "muon", "optimizer.learning_rate": 3e-3},
     ),
-    "30 % masked": Row(MUON, {"objective.masking.rate": 0.3}),
-    "wsd": Row(MUON, WSD),
-    "with a teacher": Row(MUON, {"objective.kind": "distillation"}),
-    "and its hidden states": Row("with a teacher", {"objective.hidden_weight": 0.5}),
-    "of both layers": Row(
+    "30 % masked": (MUON, {"objective.masking.rate": 0.3}),
+    "wsd": (MUON, WSD),
+    "with a teacher": (MUON, {"objective.kind": "distillation"}),
+    "and its hidden states": ("with a teacher", {"objective.hidden_weight": 0.5}),
+    "of both layers": (
         "with a teacher",
         {"objective.hidden_weight": 1.0, "objective.hidden_layers": "all"},
     ),
-    "4 layers": Row(MUON, {"encoder.num_layers": 4}),
-    "192 columns": Row(
+    "4 layers": (MUON, {"encoder.num_layers": 4}),
+    "192 columns": (
         MUON,
         {
             "encoder.hidden_size": 192,
@@ -95,17 +86,19 @@ ROWS = {
             "encoder.intermediate_size": 512,
         },
     ),
-    "half as wide embeddings": Row(MUON, {"encoder.embedding_size": 64}),
-    "small batches first": Row(MUON, {}, ((0.2, 64, 4), (0.3, 64, 8), (0.5, 64, 16))),
-    SHORT: Row(MUON, {}, SHORT_FIRST),
-    WINNER: Row(
+    "half as wide embeddings": (MUON, {"encoder.embedding_size": 64}),
+    "small batches first": (
+        MUON,
+        {"phases": [(0.2, 64, 4), (0.3, 64, 8), (0.5, 64, 16)]},
+    ),
+    SHORT: (MUON, {"phases": [(0.5, 32, 32), (0.5, 64, 16)]}),
+    WINNER: (
         SHORT,
         {"objective.segments": "consecutive", "objective.short_sequence_rate": 0.0},
-        SHORT_FIRST,
     ),
-    "+ wsd": Row(WINNER, WSD, SHORT_FIRST),
+    "+ wsd": (WINNER, WSD),
     # A global layer, two local ones, a global one.
-    "small ModernBERT": Row(
+    "small ModernBERT": (
         "+ wsd",
         {
             "encoder.num_layers": 4,
@@ -115,10 +108,10 @@ ROWS = {
             "encoder.attention_window": 16,
             "encoder.global_layer_every": 3,
         },
-        SHORT_FIRST,
     ),
-    "small ModernBERT with next sentence": Row(
-        "small ModernBERT", {"objective.segments": "next_sentence"}, SHORT_FIRST
+    "small ModernBERT with next sentence": (
+        "small ModernBERT",
+        {"objective.segments": "next_sentence"},
     ),
 }
 HELD_OUT_ROWS = 1600
@@ -132,9 +125,9 @@ CHOICES = ("output", "rows", "objectives", "seeds", "picture")
 
 
 def changes_of(name: str) -> dict:
-    """Return all values by which a row differs from the first."""
-    row = ROWS[name]
-    return changes_of(row.parent) | row.changes if row.parent else row.changes
+    """Return the phases of a row, and all values by which it differs from the first."""
+    parent, changes = ROWS[name]
+    return (changes_of(parent) if parent else {}) | changes
 
 
 def has_teacher(name: str) -> bool:
@@ -146,21 +139,22 @@ def recipe_of(
     name: str, steps: list[int], seed: int, values: argparse.Namespace
 ) -> config_lib.PretrainConfig:
     """Return the resolved config of a row with a number of steps for each phase."""
-    row = ROWS[name]
+    changes = changes_of(name)
+    phases = changes.pop("phases")
     cfg = recipe.get_config("bert").pretrain
     if has_teacher(name):
         taught = config_lib.DistillationConfig(teacher=values.teacher)
         cfg.objective = config_lib.to_configdict(taught)
-    cfg.update_from_flattened_dict(changes_of(name))
+    cfg.update_from_flattened_dict(changes)
     if values.smoke:
         recipe_variants.shrink_pretraining(cfg)
     cfg.phases = [
         dict(cfg.phases[0], steps=count, length=length, batch_size=batch)
-        for count, (_, length, batch) in zip(steps, row.phases, strict=True)
+        for count, (_, length, batch) in zip(steps, phases, strict=True)
     ]
     cfg.seed, cfg.data.corpus = seed, values.corpus
     cfg.loop.update(eval_every=max(1, sum(steps) // 8), checkpoint_every=1000)
-    cfg.loop.eval_batches = min(HELD_OUT_ROWS // row.phases[-1][2], 2 * steps[-1])
+    cfg.loop.eval_batches = min(HELD_OUT_ROWS // phases[-1][2], 2 * steps[-1])
     config = config_lib.from_dict(config_lib.PretrainConfig, cfg)
     corpus = shards.open_corpus(values.corpus)
     if has_teacher(name):
@@ -173,7 +167,8 @@ def seconds_of_steps(values: argparse.Namespace) -> dict[str, list[float]]:
     """Return the CPU seconds of a step of each phase of each row."""
 
     def phases_of(name):
-        full = recipe_of(name, [1000] * len(ROWS[name].phases), 0, values)
+        steps = [1000] * len(changes_of(name)["phases"])
+        full = recipe_of(name, steps, 0, values)
         return [dataclasses.replace(full, phases=(phase,)) for phase in full.phases]
 
     return measure(["BERT", *values.rows], phases_of, values)
@@ -252,11 +247,11 @@ def timed(config: config_lib.PretrainConfig, steps: int) -> Callable[[], float]:
 
 def steps_of(name: str, values: argparse.Namespace) -> list[int]:
     """Return the number of steps of each phase that take the budget."""
-    seconds = seconds_of_steps(values)
+    seconds, phases = seconds_of_steps(values), changes_of(name)["phases"]
     budget = values.steps * seconds["BERT"][0]
     return [
         max(1, round(share * budget / of_step))
-        for (share, _, _), of_step in zip(ROWS[name].phases, seconds[name], strict=True)
+        for (share, _, _), of_step in zip(phases, seconds[name], strict=True)
     ]
 
 
