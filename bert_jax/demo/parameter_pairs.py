@@ -36,8 +36,8 @@ def collect(
       evaluation examples is also a summary or a description in a training module, as
       packages copy from each other.
     """
-    by_description: dict[bool, dict[str, python_docs.Parameter]]
-    by_description = {False: {}, True: {}}
+    train: dict[str, python_docs.Parameter] = {}  # by description
+    evaluation: dict[str, python_docs.Parameter] = {}
     seen: set[str] = set()
     for path in paths:
         parameters = [p for p in python_docs.parameters(path) if _is_long_enough(p)]
@@ -47,15 +47,14 @@ def collect(
         # A module with too little text is in no corpus, and is used for training.
         is_held_out = bool(texts) and splits.is_held_out(texts[0], held_out)
         for parameter in parameters:
-            by_description[is_held_out].setdefault(parameter.description, parameter)
+            found = evaluation if is_held_out else train
+            found.setdefault(parameter.description, parameter)
             if not is_held_out:
                 seen |= {parameter.description, parameter.summary}
-    by_description[True] = {
-        description: parameter
-        for description, parameter in by_description[True].items()
-        if seen.isdisjoint({description, parameter.summary})
-    }
-    return _pairs(by_description[False].values()), _pairs(by_description[True].values())
+    unseen = (
+        p for p in evaluation.values() if seen.isdisjoint({p.description, p.summary})
+    )
+    return _pairs(train.values()), _pairs(unseen)
 
 
 def _is_long_enough(parameter: python_docs.Parameter) -> bool:
