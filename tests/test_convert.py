@@ -27,6 +27,7 @@ from bert_jax.interop import (
     checkpoints,
     convert,
     lazy_checkpoint,
+    model_classes,
     tensorflow,
     tokenizer_files,
 )
@@ -279,7 +280,7 @@ def spec_of(objective):
     """Return the class for a model of an objective, without its parameters."""
     run = config.to_dict(run_of(objective))
     about = metadata_lib.Metadata(run, objective.encoder, TOKENIZER)
-    return lazy_checkpoint.export_spec(lazy_checkpoint.LazyCheckpoint("run", about, {}))
+    return model_classes.export_spec(about, "run")
 
 
 HEAD = EUROBERT.prediction_head

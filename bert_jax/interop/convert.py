@@ -76,7 +76,7 @@ def export(checkpoint: LazyCheckpoint, folder: str, to: str = "") -> Converted:
         spec, kept = checkpoint.spec, set(checkpoint.params)
         written = write_native(checkpoint, folder)
     else:
-        spec = lazy_checkpoint.export_spec(checkpoint)
+        spec = model_classes.export_spec(checkpoint.metadata, checkpoint.source)
         generator = lazy_checkpoint.extract_generator(checkpoint)
         checkpoint = lazy_checkpoint.with_summed_embeddings(checkpoint)
         paths = checkpoint.params

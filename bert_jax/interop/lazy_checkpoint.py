@@ -109,20 +109,8 @@ def extract_generator(
         config={"kind": "pretraining", "objective": config_lib.to_dict(masked_lm)},
         encoder=objective.generator(checkpoint.metadata.encoder),
     )
-    generator = LazyCheckpoint(checkpoint.source, metadata, params)
     try:
-        return generator, export_spec(generator)
+        spec = model_classes.export_spec(metadata, checkpoint.source)
     except UserError:
         return None
-
-
-def export_spec(checkpoint: LazyCheckpoint) -> huggingface.ModelSpec:
-    """Return the class of `transformers` that a checkpoint is exported as.
-
-    Raises:
-      UserError: No class computes the same.
-    """
-    try:
-        return model_classes.spec_of_metadata(checkpoint.metadata)
-    except UserError as error:
-        raise UserError(f"{checkpoint.source} cannot be exported: {error}") from error
+    return LazyCheckpoint(checkpoint.source, metadata, params), spec

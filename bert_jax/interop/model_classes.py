@@ -105,8 +105,8 @@ def purpose_of_arrays(
     return BARE
 
 
-def spec_of_metadata(metadata: metadata_lib.Metadata) -> ModelSpec:
-    """Return the class that a native checkpoint is exported as.
+def export_spec(metadata: metadata_lib.Metadata, source: str) -> ModelSpec:
+    """Return the class that a checkpoint is exported as; `source` is its path.
 
     Raises:
       UserError: No class computes the same.
@@ -131,10 +131,11 @@ def spec_of_metadata(metadata: metadata_lib.Metadata) -> ModelSpec:
             except UserError as error:
                 if family is first:
                     refusal = refusal or error
-    raise refusal or UserError(
+    reason = refusal or (
         f"{first.title} of transformers has no class for {trained_for} that computes "
         "the same as bert_jax; use this checkpoint with bert_jax only"
     )
+    raise UserError(f"{source} cannot be exported: {reason}") from refusal
 
 
 def _with_fewer_heads(purpose: str, family: Family) -> list[str]:
