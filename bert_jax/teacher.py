@@ -41,7 +41,7 @@ def fill_in_teacher(
         objective.teacher,
         folder,
         type(config),
-        lambda earlier: (getattr(earlier.objective, "teacher", ""), ""),
+        ("objective.teacher", "objective.teacher_fingerprint"),
     )
     if not checkpoints.exists(path):
         raise UserError(

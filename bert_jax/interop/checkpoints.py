@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import glob
-import operator
 import os
 import pathlib
 import re
@@ -19,6 +18,7 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.interop import huggingface_folder, tensorflow
@@ -26,8 +26,6 @@ from bert_jax.interop.published import Published
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import processes, restore, workdir
 
-# Fields of a config with the checkpoint that a run starts from, and its fingerprint.
-_INIT = operator.attrgetter("init_from", "init_fingerprint")
 # Arrays in formats that bert_jax does not read, except for Flax's own name of a file.
 _UNREAD = re.compile(r"\.(bin|pt|pth|h5|msgpack|onnx|ot|gguf)$")
 
@@ -142,7 +140,7 @@ def initial_checkpoint(
     given: str,
     folder: str,
     config_class: type,
-    read_earlier: Callable[[Any], tuple[str, str]] = _INIT,
+    fields: tuple[str, str] = ("init_from", "init_fingerprint"),
 ) -> tuple[epath.Path, str]:
     """Return the checkpoint that a run starts from, and its fingerprint if known.
 
@@ -153,12 +151,12 @@ def initial_checkpoint(
       given: Checkpoint that this start's config names, or a folder with several.
       folder: Workdir of the run.
       config_class: Class of the run's config.
-      read_earlier: Function that returns, from the config of an earlier start, the
-        path of the checkpoint and its fingerprint; "" if unknown.
+      fields: Paths of the config's fields with the checkpoint and its fingerprint.
     """
     path, local = restore.absolute(given), storage.path(folder)
     earlier = workdir.read_config(local, config_class)
-    started, fingerprint = read_earlier(earlier) if earlier else ("", "")
+    saved = dict(config_lib.leaves(config_lib.to_dict(earlier))) if earlier else {}
+    started, fingerprint = (saved.get(field, "") for field in fields)
     if started and workdir.has_run(local):
         source = restore.absolute(started)
         is_inside = path == source or path in source.parents
