@@ -63,8 +63,6 @@ VARIANTS = {
     "ettin_1b": (28, 1792, 3840, 28, 5e-4, 0.1, 2, 3, 576),
 }
 _BATCH = 4608
-# Rows of 8,192 in a micro-batch.
-_LONG_ROWS = 64
 
 
 def get_config(arg: str = ""):
@@ -77,30 +75,27 @@ def get_config(arg: str = ""):
         examples_per_row=32,  # 16 short texts do not fill 8,192 positions
         masking=config_lib.MaskingConfig(rate=0.3),
     )
-    if variant.startswith("ettin"):
+    is_ettin = variant.startswith("ettin")
+    if is_ettin:
         share = 1 / 3 if variant == "ettin_1b" else 1  # of the tokens of later stages
-        long_rows = 8192, _BATCH, _LONG_ROWS
-        late_rates = rate * 2 / 3, rate / 2
         billions = 1700, 250 * share, 50 * share
-        last = {"masking_rate": 0.15, "local_rotary_base": 160_000.0}
+        middle = {"learning_rate": rate * 2 / 3}
+        last = {"learning_rate": rate / 2, "masking_rate": 0.15}
         # In the authors' code, local layers have the base of the global ones unless a
         # config names another, as only that of 17m does.
-        middle = {} if variant == "ettin_17m" else {"local_rotary_base": 160_000.0}
+        last["local_rotary_base"] = 160_000.0
+        if variant != "ettin_17m":
+            middle["local_rotary_base"] = 160_000.0
     else:
-        long_rows = 8192, _BATCH // 8, _LONG_ROWS
-        late_rates = (rate / 10 if variant == "large" else rate * 3 / 8,) * 2
         billions = 1719, 250, 50
-        middle, last = {}, {}
+        middle = {"learning_rate": rate / 10 if variant == "large" else rate * 3 / 8}
+        last = middle
+    # Length, rows of a batch, and rows of a micro-batch.
+    long_rows = 8192, _BATCH if is_ettin else _BATCH // 8, 64
     phases = (
         *_first_stage(variant, billions[0], rate, *first),
-        _phase(billions[1], *long_rows, learning_rate=late_rates[0], **middle),
-        _phase(
-            billions[2],
-            *long_rows,
-            learning_rate=late_rates[1],
-            decay_fraction=1.0,
-            **last,
-        ),
+        _phase(billions[1], *long_rows, **middle),
+        _phase(billions[2], *long_rows, decay_fraction=1.0, **last),
     )
     config = config_lib.PretrainConfig(objective=objective, phases=phases)
     cfg = config_lib.to_configdict(config)
@@ -121,7 +116,7 @@ def get_config(arg: str = ""):
     cfg.encoder.scan_layers = hidden >= 1024
     cfg.optimizer.update(name="stable_adamw", schedule="wsd", bias_correction=True)
     cfg.optimizer.update(beta2=0.98, clip_norm=0.0, weight_decay=weight_decay)
-    if variant.startswith("ettin"):
+    if is_ettin:
         cfg.loop.checkpoint_every = 250  # a step has up to 37.7 M tokens
     if smoke:
         recipe_variants.shrink_pretraining(cfg)
