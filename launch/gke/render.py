@@ -145,12 +145,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Apply the JobSet, or print it with --dry_run; return the exit status."""
-    values = _parser().parse_args(arguments)
+    parser = _parser()
+    values = parser.parse_args(arguments)
     try:
         manifest = render(values)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        parser.error(str(error))
     command = shlex.join(KUBECTL)
     if values.dry_run:
         # The command is for the reader; standard output can be piped into it.
@@ -158,8 +158,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(manifest, end="")
         return 0
     if not shutil.which(KUBECTL[0]):
-        print("error: there is no kubectl on PATH", file=sys.stderr)
-        return 2
+        parser.error("there is no kubectl on PATH")
     status = subprocess.run(KUBECTL, input=manifest.encode(), check=False).returncode
     if status:
         print(f"error: exit status {status} of: {command}", file=sys.stderr)
