@@ -20,9 +20,6 @@ from bert_jax.interop.families.family import (
 from bert_jax.interop.huggingface import ModelSpec
 from bert_jax.interop.json_files import JsonFile
 
-# In google-research/bert and albert, "gelu" is the approximation by tanh.
-TENSORFLOW_ACTIVATIONS = {"gelu": "gelu_tanh"}
-
 # Name, type and default of each field in `config.json`. A default of None means that
 # the field is required.
 FIELDS: dict[str, tuple[str, type, Any]] = {
@@ -86,19 +83,20 @@ def read(path: pathlib.Path) -> ConfigFile:
             f"{path}: unknown class {name!r} in architectures; for {family.title}, "
             f"bert_jax reads {', '.join(known)}"
         )
-    return ConfigFile(file, family, name, parse_encoder(file, ACTIVATIONS, family))
+    return ConfigFile(file, family, name, parse_encoder(file, family))
 
 
 def read_tensorflow(path: pathlib.Path, family: Family) -> ConfigFile:
     """Read the config of a BERT or an ALBERT in TensorFlow; see `read`."""
     file = JsonFile(path, json_files.read(path))
-    config = parse_encoder(file, TENSORFLOW_ACTIVATIONS, family)
+    # In google-research/bert and albert, "gelu" is the approximation by tanh.
+    config = parse_encoder(file, family, {"gelu": "gelu_tanh"})
     # Only run_classifier.py has variables named output_weights.
     return ConfigFile(file, family, family.class_name(CLASSIFICATION), config)
 
 
 def parse_encoder(
-    file: JsonFile, activations: dict[str, str], family: Family
+    file: JsonFile, family: Family, activations: dict[str, str] = ACTIVATIONS
 ) -> config_lib.EncoderConfig:
     """Return the config of an encoder, with dtype float32.
 
@@ -181,7 +179,7 @@ def check_export(spec: ModelSpec) -> None:
       UserError: Reading the file back would give another encoder.
     """
     file = JsonFile(pathlib.Path("config.json"), to_huggingface(spec))
-    read = parse_encoder(file, ACTIVATIONS, spec.family)
+    read = parse_encoder(file, spec.family)
     written = _architecture(spec.encoder, spec)
     differences = {
         name: f"encoder.{name}={value!r} only, got {written[name]!r}"

@@ -14,7 +14,6 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.interop import configs, json_files, published, tokenizer_files
 from bert_jax.interop.families import ALBERT, BERT, ELECTRA, family
-from bert_jax.interop.families.family import ACTIVATIONS
 from bert_jax.interop.safetensors import LazyArray
 
 # Purposes that google-research/bert has a model for.
@@ -142,7 +141,7 @@ def _config_of_electra(
         "hidden_act": "gelu",  # exact, as in modeling.py there
     }
     file = json_files.JsonFile(path, values)
-    encoder = configs.parse_encoder(file, ACTIVATIONS, ELECTRA)
+    encoder = configs.parse_encoder(file, ELECTRA)
     return configs.ConfigFile(file, ELECTRA, "", encoder)
 
 
