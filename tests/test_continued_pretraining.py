@@ -26,8 +26,8 @@ def make_config(corpus, init_from, **changes):
     cfg.data.corpus = str(corpus.folder)
     cfg.init_from = str(init_from)
     cfg.encoder.dtype = "float32"
-    cfg.update(changes)
-    return config.from_dict(config.PretrainConfig, cfg)
+    made = config.from_dict(config.PretrainConfig, cfg)
+    return dataclasses.replace(made, **changes)
 
 
 def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
@@ -127,57 +127,48 @@ def test_rotary_bases_may_change(corpus, metadata):
     cfg.phases[0].length = 32
     cfg.encoder.update(bases)
     asked = config.from_dict(config.PretrainConfig, cfg)
-    local = {"attention_window": 8, "global_layer_every": 2}
-    for encoder, message in (
-        (dataclasses.replace(metadata.encoder, positions="rotary", **local), None),
-        (metadata.encoder, "encoder.rotary_base=160000.0 .*positions=absolute"),
-    ):
-        got = adopt(asked, metadata, [f"encoder.{b}" for b in bases], encoder=encoder)
-        if message:
-            with pytest.raises(UserError, match=message):
-                got.check_phases_fit()
-        else:
-            got.check_phases_fit()
-            expected = dataclasses.replace(encoder, **bases)
-            assert got.encoder == dataclasses.replace(expected, dtype=cfg.encoder.dtype)
+    overrides = [f"encoder.{base}" for base in bases]
+    message = "encoder.rotary_base=160000.0 .*positions=absolute"
+    with pytest.raises(UserError, match=message):
+        adopt(asked, metadata, overrides).check_phases_fit()
+    fields = {"positions": "rotary", "attention_window": 8, "global_layer_every": 2}
+    rotary = dataclasses.replace(metadata.encoder, **fields)
+    got = adopt(asked, metadata, overrides, encoder=rotary)
+    got.check_phases_fit()
+    changed = bases | {"dtype": asked.encoder.dtype}
+    assert got.encoder == dataclasses.replace(rotary, **changed)
 
 
 def test_an_encoder_learns_left_to_right_first(corpus, metadata):
     """Then it sees both sides. Nothing else of the encoder changes."""
-    own = dataclasses.replace(metadata, tokenizer=corpus.tokenizer)
     in_order = config.CausalLmConfig()
     masked = config.MaskedLmConfig(segments="doc_sentences")
     for first, then in ((in_order, masked), (masked, in_order)):
-        encoder = dataclasses.replace(own.encoder, causal=first.causal)
-        asked = dataclasses.replace(make_config(corpus, "SOURCE"), objective=then)
+        encoder = dataclasses.replace(metadata.encoder, causal=first.causal)
+        asked = make_config(corpus, "SOURCE", objective=then)
         config.check(asked)
-        got = adopt(asked, own, encoder=encoder)
+        got = adopt(asked, metadata, encoder=encoder)
         assert got.encoder == dataclasses.replace(encoder, causal=then.causal)
     given = dataclasses.replace(asked.encoder, causal=False)
     asked = dataclasses.replace(asked, encoder=given)
     with pytest.raises(UserError, match="encoder.causal=False does not go with"):
-        adopt(asked, own, ["encoder.causal"], encoder=encoder)
+        adopt(asked, metadata, ["encoder.causal"], encoder=encoder)
 
 
 def test_a_generator_is_checked_when_the_encoder_is_known(corpus, metadata):
     """An eighth of BERT-Base is not a multiple of a head; of the checkpoint, it is."""
-    own = dataclasses.replace(metadata, tokenizer=corpus.tokenizer)
     objective = config.ReplacedTokensConfig(
         generator_size=0.125, segments="full_sentences"
     )
     encoder = config.EncoderConfig(vocab_size=0)
-    asked = dataclasses.replace(
-        make_config(corpus, "SOURCE"), objective=objective, encoder=encoder
-    )
+    asked = make_config(corpus, "SOURCE", objective=objective, encoder=encoder)
     config.check(asked)
-    for heads, message in ((8, None), (2, "SOURCE does not fit this config: .*size=4")):
-        encoder = dataclasses.replace(own.encoder, num_heads=heads)
-        if message:
-            with pytest.raises(UserError, match=message):
-                adopt(asked, own, encoder=encoder)
-        else:
-            got = adopt(asked, own, encoder=encoder)
-            assert got.encoders["generator"].hidden_size == 4
+    encoder = dataclasses.replace(metadata.encoder, num_heads=8)
+    got = adopt(asked, metadata, encoder=encoder)
+    assert got.encoders["generator"].hidden_size == 4
+    encoder = dataclasses.replace(encoder, num_heads=2)
+    with pytest.raises(UserError, match="SOURCE does not fit this config: .*size=4"):
+        adopt(asked, metadata, encoder=encoder)
 
 
 @pytest.mark.parametrize("name", ["roberta:base", "modernbert:base", "eurobert:210m"])
@@ -185,14 +176,13 @@ def test_encoders_without_segments_are_continued(name, corpus, metadata):
     theirs = recipes.load(name).encoder
     theirs.vocab_size = corpus.tokenizer.vocab_size
     encoder = config.from_dict(config.EncoderConfig, theirs)
-    own = dataclasses.replace(metadata, encoder=encoder, tokenizer=corpus.tokenizer)
     cfg = recipes.load("continued")
     cfg.data.corpus = str(corpus.folder)
     asked = config.from_dict(config.PretrainConfig, cfg)
-    assert adopt(asked, own).encoder.type_vocab_size == 0
+    assert adopt(asked, metadata, encoder=encoder).encoder.type_vocab_size == 0
     pairs = dataclasses.replace(asked, objective=config.MaskedLmConfig())
     with pytest.raises(UserError, match="SOURCE does not fit this config: .*segments="):
-        adopt(pairs, own)
+        adopt(pairs, metadata, encoder=encoder)
 
 
 def test_a_padded_vocabulary_is_named_by_its_tokens(metadata):
@@ -294,6 +284,12 @@ def test_phases_are_checked_when_the_architecture_is_known():
 # ---- parameters
 
 
+def save_source(objective, corpus, folder):
+    """Save a checkpoint of an objective, and return its parameters by path."""
+    params = saved.save(folder, objective, saved.run_of(objective), corpus.tokenizer)
+    return parameters.flatten(params)
+
+
 def begin(asked, corpus, folder):
     """Return the initial parameters of a run by path, at random and with its source."""
     source = warm_start.find_checkpoint(asked, str(folder))
@@ -307,9 +303,8 @@ def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
     """The first rows are the checkpoint's; new rows keep their initial values."""
     asked = make_config(corpus, pretrained)
     source = warm_start.find_checkpoint(asked, str(tmp_path))
-    encoder = dataclasses.replace(
-        source.metadata.encoder, max_position_embeddings=96, type_vocab_size=1
-    )
+    sizes = {"max_position_embeddings": 96, "type_vocab_size": 1}
+    encoder = dataclasses.replace(source.metadata.encoder, **sizes)
     objective = config.MaskedLmConfig(segments="full_sentences")
     asked = dataclasses.replace(asked, encoder=encoder, objective=objective)
     random, begun = begin(asked, corpus, tmp_path)
@@ -359,14 +354,10 @@ def test_the_head_of_left_to_right_goes_on_with_masked_tokens(corpus, tmp_path, 
     encoder = dataclasses.replace(
         TINY, vocab_size=corpus.tokenizer.vocab_size, causal=True
     )
-    trained = causal_lm.CausalLm(encoder, config.CausalLmConfig())
-    model, before = saved.native_model(trained, tokenizer=corpus.tokenizer)
-    convert.export(model, str(tmp_path / "source"), "native")
+    before = save_source(causal_lm.CausalLm(encoder), corpus, tmp_path / "source")
     objective = config.MaskedLmConfig(segments="full_sentences")
-    asked = make_config(corpus, tmp_path / "source")
-    asked = dataclasses.replace(
-        asked, encoder=config.EncoderConfig(), objective=objective
-    )
+    changes = {"encoder": config.EncoderConfig(), "objective": objective}
+    asked = make_config(corpus, tmp_path / "source", **changes)
     source = warm_start.find_checkpoint(asked, str(tmp_path))
     asked = warm_start.adopt_encoder(asked, source, ())
     _, got = begin(asked, corpus, tmp_path)
@@ -384,12 +375,9 @@ def test_xlnets_head_does_not_continue_another(corpus, tmp_path, capsys):
     encoder = dataclasses.replace(
         TINY, vocab_size=corpus.tokenizer.vocab_size, positions="relative"
     )
-    masked = masked_lm.MaskedLm(encoder)
-    permuted = config.PermutationLmConfig()
-    model, _ = saved.native_model(masked, tokenizer=corpus.tokenizer)
-    convert.export(model, str(tmp_path / "source"), "native")
-    asked = make_config(corpus, tmp_path / "source")
-    asked = dataclasses.replace(asked, encoder=encoder, objective=permuted)
+    save_source(masked_lm.MaskedLm(encoder), corpus, tmp_path / "source")
+    changes = {"encoder": encoder, "objective": config.PermutationLmConfig()}
+    asked = make_config(corpus, tmp_path / "source", **changes)
     random, got = begin(asked, corpus, tmp_path)
     for path in ("lm_head/output_bias", "target_embedding"):
         np.testing.assert_array_equal(got[path], random[path])
@@ -405,11 +393,10 @@ def test_differences_of_embeddings_are_extended(corpus, tmp_path):
     )
     encoder = dataclasses.replace(TINY, vocab_size=corpus.tokenizer.vocab_size)
     trained = replaced_tokens.ReplacedTokens(encoder, objective)
-    model, before = saved.native_model(trained, tokenizer=corpus.tokenizer)
-    convert.export(model, str(tmp_path / "source"), "native")
-    asked = make_config(corpus, tmp_path / "source")
+    before = save_source(trained, corpus, tmp_path / "source")
     longer = dataclasses.replace(encoder, max_position_embeddings=96)
-    asked = dataclasses.replace(asked, encoder=longer, objective=objective)
+    changes = {"encoder": longer, "objective": objective}
+    asked = make_config(corpus, tmp_path / "source", **changes)
     path = "embedding_differences/position_embedding"
     random, begun = begin(asked, corpus, tmp_path)
     rows = encoder.max_position_embeddings
@@ -435,7 +422,7 @@ def test_a_generator_keeps_its_size_and_embeddings(corpus, metadata):
 
     def begin_with(trained, then):
         saved_by = config.to_dict(config.PretrainConfig(objective=trained))
-        asked = dataclasses.replace(make_config(corpus, "SOURCE"), objective=then)
+        asked = make_config(corpus, "SOURCE", objective=then)
         adopt(asked, metadata, config=saved_by)
 
     begin_with(tied, disentangled)
