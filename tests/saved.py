@@ -58,14 +58,14 @@ def parameters_of(source):
     return {path: array.read() for path, array in opened.params.items()}
 
 
-def native_model(objective, settings=None, tokenizer=None, run=None, scale=1):
+def native_model(objective, settings=None, tokenizer=None, scale=1):
     """Return a native checkpoint in memory, and its random parameters by path."""
     shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
     params = parameters.flatten(toy.random_values(shapes, seed=0, scale=scale))
     if not objective.encoder.first_attention_norm:  # not used, and not exported
         params["encoder/layers/attention_norm/scale"][0] = 1
     tokenizer = tokenizer or toy.metadata().tokenizer
-    saved = config.to_dict(run or run_of(objective))
+    saved = config.to_dict(run_of(objective))
     about = metadata.Metadata(saved, objective.encoder, tokenizer, task=settings or {})
     stored = {
         path: safetensors.LazyArray(value.shape, lambda value=value: value)

@@ -438,8 +438,7 @@ def test_the_card_of_a_folder_that_is_named_like_a_step(tmp_path):
 def test_the_card_describes_the_run(tmp_path):
     """Shape, schedule and the last evaluation up to the step."""
     run = tmp_path / "run"
-    asked = config.PretrainConfig(encoder=TINY)
-    model, _ = native_model(masked_lm.MaskedLm(TINY), run=asked)
+    model, _ = native_model(masked_lm.MaskedLm(TINY))
     convert.write_native(model, str(run))
     (run / "checkpoints/0").rename(run / "checkpoints/1")
     records = [
