@@ -39,29 +39,30 @@ from bert_jax.training import (
 
 
 @pytest.fixture(scope="module")
-def task(labelled_files):
-    return labelled_files
+def configure(pretrained, labelled_files):
+    """Return a function that returns the config of a run, with changes."""
 
+    def make(**changes):
+        cfg = config.to_configdict(config.FinetuneConfig())
+        cfg.init_from = str(pretrained)
+        cfg.task.update(labelled_files, length=32)
+        cfg.optimizer.learning_rate = 3e-3
+        cfg.epochs = 8.0
+        cfg.lengths = 1  # one program to compile
+        cfg.loop.update(log_every=10, checkpoint_every=20)
+        cfg.update(changes)
+        return config.from_dict(config.FinetuneConfig, cfg)
 
-def make_config(pretrained, files, **changes):
-    cfg = config.to_configdict(config.FinetuneConfig())
-    cfg.init_from = str(pretrained)
-    cfg.task.update(files, length=32)
-    cfg.optimizer.learning_rate = 3e-3
-    cfg.epochs = 8.0
-    cfg.lengths = 1  # one program to compile
-    cfg.loop.update(log_every=10, checkpoint_every=20)
-    cfg.update(changes)
-    return config.from_dict(config.FinetuneConfig, cfg)
+    return make
 
 
 @pytest.fixture(scope="module")
-def finetuned(pretrained, task, tmp_path_factory):
+def finetuned(configure, pretrained, tmp_path_factory):
     """Return the workdir of a run, its results, and its config."""
     folder = tmp_path_factory.mktemp("finetuned")
     source = folder / "source"
     shutil.copytree(pretrained, source)
-    made = make_config(source, task)
+    made = configure(init_from=str(source))
     return folder / "run", finetuning.finetune(made, str(folder / "run")), made
 
 
@@ -76,7 +77,7 @@ def test_config_overrides_dropout_and_computation_of_the_encoder():
         assert initialise.resolve_encoder(asked, pretrained) == expected
 
 
-def test_simple_task_is_learned_and_reported(finetuned, pretrained, task):
+def test_simple_task_is_learned_and_reported(finetuned, pretrained):
     folder, results, made = finetuned
     assert results["accuracy"] > 0.9
     assert results["examples"] == 40
@@ -92,7 +93,7 @@ def test_simple_task_is_learned_and_reported(finetuned, pretrained, task):
     expected = [results["labels"][i % 2] for i in range(200, 240)]
     agreement = np.mean([a == b for a, b in zip(predicted, expected, strict=True)])
     assert agreement == pytest.approx(results["accuracy"])
-    rows = pathlib.Path(task["eval"]).read_text(encoding="utf-8").splitlines()[1:]
+    rows = pathlib.Path(made.task.eval).read_text(encoding="utf-8").splitlines()[1:]
     texts = [row.split("\t")[0] for row in rows]
     classified = prediction.load(str(folder)).classify(texts)
     assert [each.label for each in classified] == predicted
@@ -122,14 +123,14 @@ def test_resumed_run_is_bitwise_equal(finetuned, tmp_path):
     runs.assert_same_end(tmp_path / "run", folder)
 
 
-def test_changed_examples_are_refused(finetuned, tmp_path):
+def test_changed_examples_are_refused(finetuned, configure, tmp_path):
     folder, _, made = finetuned
     rows = "a class\tabout class\na statement\tabout statement\n" * 30
     (tmp_path / "t.tsv").write_text("text\tlabel\n" + rows)
-    files = {"train": str(tmp_path / "t.tsv"), "eval": made.task.eval}
+    changes = {"init_from": made.init_from, "task": {"train": str(tmp_path / "t.tsv")}}
     message = r"another config \(task\.fingerprint.*; restore the data"
     with pytest.raises(UserError, match=message):
-        finetuning.finetune(make_config(made.init_from, files), str(folder))
+        finetuning.finetune(configure(**changes), str(folder))
 
 
 def run_of(config):
@@ -139,9 +140,9 @@ def run_of(config):
 
 
 @pytest.fixture(scope="module")
-def begin(pretrained, task):
+def begin(configure, pretrained):
     """Return a function that returns random parameters, and those of a run's start."""
-    config = make_config(pretrained, task)
+    config = configure()
     run = run_of(config)
     state = state_of(run.state_shapes)
 
@@ -206,9 +207,9 @@ def test_top_layers_are_reinitialised(begin, pretrained):
         ),
     ],
 )
-def test_invalid_configs_are_refused(changes, message, pretrained, task, tmp_path):
+def test_invalid_configs_are_refused(changes, message, configure, tmp_path):
     with pytest.raises(UserError, match=message):
-        finetuning.finetune(make_config(pretrained, task, **changes), str(tmp_path))
+        finetuning.finetune(configure(**changes), str(tmp_path))
 
 
 def test_left_to_right_encoders_cannot_tell_that_there_is_no_answer():
@@ -251,10 +252,8 @@ def test_counts_of_a_description_are_listed():
 # ---- options of fine-tuning
 
 
-def test_frozen_encoder_does_not_change(pretrained, task, tmp_path):
-    results = finetuning.finetune(
-        make_config(pretrained, task, frozen=True, epochs=0.5), str(tmp_path)
-    )
+def test_frozen_encoder_does_not_change(configure, pretrained, tmp_path):
+    results = finetuning.finetune(configure(frozen=True, epochs=0.5), str(tmp_path))
     before, after = runs.params(pretrained), runs.params(tmp_path)
     # The pooler, which many checkpoints lack, learns with the head.
     for path, values in after.items():
@@ -275,11 +274,11 @@ def test_frozen_encoder_does_not_change(pretrained, task, tmp_path):
     [("loss", min), pytest.param("matthews", max, marks=pytest.mark.slow)],
 )
 def test_best_checkpoint_is_kept(
-    name, best_of, pretrained, task, tmp_path, capsys, monkeypatch
+    name, best_of, configure, tmp_path, capsys, monkeypatch
 ):
     """A rate that is far too high after a good start: the end is not the best."""
     changes = {"epochs": 4.0, "keep_best": name, "loop": {"eval_every": 5}}
-    config = make_config(pretrained, task, **changes)
+    config = configure(**changes)
     results = finetuning.finetune(config, str(tmp_path))
     records = [r for r in runs.metrics(tmp_path) if r["split"] == "eval"]
     assert [r["step"] for r in records] == [5, 10, 15, 20, 25]
@@ -316,7 +315,7 @@ def test_best_checkpoint_is_kept(
 
 @pytest.mark.slow
 def test_the_best_state_may_be_earlier_than_that_of_a_killed_start(
-    pretrained, task, tmp_path, monkeypatch
+    configure, tmp_path, monkeypatch
 ):
     """The second start begins at step 0 and evaluates a step that the first did not."""
     losses = {2: 0.1, 4: 0.5, 6: 0.6, 7: 0.7}
@@ -335,9 +334,7 @@ def test_the_best_state_may_be_earlier_than_that_of_a_killed_start(
         monkeypatch.setattr(loop.Loop, "_evaluate", stub)
         every = {"eval_every": eval_every, "checkpoint_every": 0}
         changes = {"epochs": 1.0, "keep_best": "loss", "loop": every}
-        return finetuning.finetune(
-            make_config(pretrained, task, **changes), str(tmp_path)
-        )
+        return finetuning.finetune(configure(**changes), str(tmp_path))
 
     with pytest.raises(KeyboardInterrupt):
         start(eval_every=4, killed_at=4)
@@ -349,7 +346,7 @@ def test_the_best_state_may_be_earlier_than_that_of_a_killed_start(
     assert results["step"] == 2
 
 
-def test_the_first_of_equal_scores_is_the_best(pretrained, task, tmp_path, monkeypatch):
+def test_the_first_of_equal_scores_is_the_best(configure, tmp_path, monkeypatch):
     """Also if the records of earlier ones are rounded to less. Undefined is worse."""
     given = iter([math.nan, 0.5, 0.82819383, 0.82819383])
     monkeypatch.setattr(
@@ -358,23 +355,17 @@ def test_the_first_of_equal_scores_is_the_best(pretrained, task, tmp_path, monke
         lambda *_: {"loss": 1.0, "accuracy": next(given)},
     )
     changes = {"epochs": 1.0, "keep_best": "accuracy", "loop": {"eval_every": 2}}
-    results = finetuning.finetune(
-        make_config(pretrained, task, **changes), str(tmp_path)
-    )
+    results = finetuning.finetune(configure(**changes), str(tmp_path))
     assert results["step"] == 6
 
 
-def test_a_frozen_encoder_has_the_operations_of_its_forward_pass(pretrained, task):
-    run, frozen = (
-        run_of(make_config(pretrained, task, frozen=frozen)) for frozen in (False, True)
-    )
+def test_a_frozen_encoder_has_the_operations_of_its_forward_pass(configure):
+    run, frozen = (run_of(configure(frozen=frozen)) for frozen in (False, True))
     (phase,) = run.phases
     assert frozen.flops(phase, 64) == pytest.approx(run.flops(phase, 64) / 3)
 
 
-def test_a_best_state_that_is_not_finite_is_not_kept(
-    pretrained, task, tmp_path, monkeypatch
-):
+def test_a_best_state_that_is_not_finite_is_not_kept(configure, tmp_path, monkeypatch):
     """The predictions of such a state have an accuracy, too."""
     save_best = saving.Saver.save_best
 
@@ -383,7 +374,7 @@ def test_a_best_state_that_is_not_finite_is_not_kept(
         save_best(saver, step, dataclasses.replace(state, params=params), phase)
 
     monkeypatch.setattr(saving.Saver, "save_best", overflow)
-    config = make_config(pretrained, task, epochs=1.0, keep_best="accuracy")
+    config = configure(epochs=1.0, keep_best="accuracy")
     with pytest.raises(UserError, match="step 7: the parameters are not finite and"):
         finetuning.finetune(config, str(tmp_path))
     assert not list((tmp_path / "best").glob("[0-9]*"))
@@ -399,17 +390,17 @@ def test_a_best_state_that_is_not_finite_is_not_kept(
     ],
 )
 def test_a_single_evaluation_is_announced_with_keep_best(
-    keep_best, eval_every, says, pretrained, task, capsys
+    keep_best, eval_every, says, configure, capsys
 ):
     """The run has 50 steps."""
     changes = {"keep_best": keep_best, "loop": {"eval_every": eval_every}}
-    run_of(make_config(pretrained, task, **changes))
+    run_of(configure(**changes))
     line = f"{keep_best=} has only the evaluation of the last step, 50, to"
     assert (line in capsys.readouterr().err) == says
 
 
 def test_stops_and_kills_while_the_best_state_is_scored_or_saved(
-    pretrained, task, tmp_path, monkeypatch
+    configure, tmp_path, monkeypatch
 ):
     """The last of four starts ends like a run that nothing stopped.
 
@@ -418,7 +409,7 @@ def test_stops_and_kills_while_the_best_state_is_scored_or_saved(
     score.
     """
     changes = {"epochs": 1.0, "keep_best": "macro_f1"}
-    config = make_config(pretrained, task, **changes)
+    config = configure(**changes)
     expected = finetuning.finetune(config, str(tmp_path / "whole"))
     folder = tmp_path / "run"
     kill = mock.Mock(side_effect=KeyboardInterrupt)
@@ -451,9 +442,9 @@ def test_stops_and_kills_while_the_best_state_is_scored_or_saved(
 
 
 def test_a_request_after_the_last_step_keeps_the_next_seed_from_training(
-    pretrained, task, tmp_path, monkeypatch, request
+    configure, tmp_path, monkeypatch, request
 ):
-    config = make_config(pretrained, task, epochs=0.1, repeats=2)
+    config = configure(epochs=0.1, repeats=2)
     handler = signal.getsignal(signal.SIGTERM)  # ignored in a process that exits
     request.addfinalizer(lambda: signal.signal(signal.SIGTERM, handler))
     close = checkpoint.Checkpoints.close
@@ -478,9 +469,9 @@ def test_a_request_after_the_last_step_keeps_the_next_seed_from_training(
     ]
 
 
-def test_scoring_sends_a_heartbeat_after_each_batch(pretrained, task):
+def test_scoring_sends_a_heartbeat_after_each_batch(configure):
     """Scoring may take longer than the watchdog waits."""
-    run = run_of(make_config(pretrained, task, keep_best="macro_f1", batch_size=16))
+    run = run_of(configure(keep_best="macro_f1", batch_size=16))
     data = run.phases[0].open_data(np.arange(16))
     state = state_of(run.state_shapes)
     beats = []
@@ -496,25 +487,25 @@ def test_scoring_sends_a_heartbeat_after_each_batch(pretrained, task):
     ],
 )
 def test_one_run_and_several_need_folders_of_their_own(
-    repeats, file, message, pretrained, task, tmp_path
+    repeats, file, message, configure, tmp_path
 ):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("{}")
-    config = make_config(pretrained, task, repeats=repeats)
+    config = configure(repeats=repeats)
     with pytest.raises(UserError, match=message):
         finetuning.finetune(config, str(tmp_path))
 
 
 @pytest.mark.slow
-def test_a_run_of_several_equals_one_alone(pretrained, task, tmp_path):
-    several = make_config(pretrained, task, epochs=0.2, repeats=2, seed=5)
+def test_a_run_of_several_equals_one_alone(configure, tmp_path):
+    several = configure(epochs=0.2, repeats=2, seed=5)
     finetuning.finetune(several, str(tmp_path / "several"))
-    alone = make_config(pretrained, task, epochs=0.2, seed=6)
+    alone = configure(epochs=0.2, seed=6)
     finetuning.finetune(alone, str(tmp_path / "alone"))
     runs.assert_same_end(tmp_path / "several/seed-6", tmp_path / "alone")
 
 
-def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch):
+def test_seeds_begin_with_one_checkpoint(configure, pretrained, tmp_path, monkeypatch):
     (old,) = (pretrained / "checkpoints").iterdir()
     begun = []
 
@@ -536,20 +527,20 @@ def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch
     shutil.copytree(old, tmp_path / "pretraining/checkpoints/0")
     for seeds in ((7, 8), (7, 8, 9), (6, 7)):
         changes = {"repeats": len(seeds), "seed": seeds[0]}
-        changed = make_config(tmp_path / "pretraining", task, **changes)
+        changed = configure(init_from=str(tmp_path / "pretraining"), **changes)
         finetuning.finetune(changed, str(tmp_path / "runs"))
     assert begun == [(seed, "0") for seed in (7, 8, 7, 8, 9, 6, 7)]
 
 
 def test_later_seeds_need_the_parameters_of_the_first(
-    pretrained, task, tmp_path, monkeypatch
+    configure, pretrained, tmp_path, monkeypatch
 ):
     source = tmp_path / "pretraining"
     shutil.copytree(pretrained, source)
     (checkpoint_folder,) = (source / "checkpoints").iterdir()
     # A folder with a checkpoint, as the first seed leaves it.
     first = shutil.copytree(pretrained, tmp_path / "runs/seed-0")
-    started = make_config(checkpoint_folder, task, init_fingerprint="other")
+    started = configure(init_from=str(checkpoint_folder), init_fingerprint="other")
     (first / "config.json").write_text(json.dumps(config.to_dict(started)))
     workdir.note_checkpoint(first)
     finetune_once = finetuning._finetune_once
@@ -559,7 +550,7 @@ def test_later_seeds_need_the_parameters_of_the_first(
         return skipped if asked.seed == 0 else finetune_once(asked, folder)
 
     monkeypatch.setattr(finetuning, "_finetune_once", skip_first)
-    changed = make_config(source, task, repeats=2)
+    changed = configure(init_from=str(source), repeats=2)
     with pytest.raises(UserError, match=r"parameters of .* have changed"):
         finetuning.finetune(changed, str(tmp_path / "runs"))
     checkpoint_folder.rename(source / "checkpoints/1000")
@@ -580,9 +571,9 @@ def test_an_incomplete_best_checkpoint_hides_no_others(
 
 
 def test_later_seeds_need_the_examples_of_the_first(
-    pretrained, task, tmp_path, monkeypatch
+    configure, labelled_files, tmp_path, monkeypatch
 ):
-    train = pathlib.Path(shutil.copy(task["train"], tmp_path))
+    train = pathlib.Path(shutil.copy(labelled_files["train"], tmp_path))
     finetune_once = finetuning._finetune_once
 
     def shorten_after_first(asked, folder):
@@ -593,11 +584,11 @@ def test_later_seeds_need_the_examples_of_the_first(
 
     monkeypatch.setattr(finetuning, "_finetune_once", shorten_after_first)
     with pytest.raises(UserError, match=r"task\.fingerprint"):
-        changed = make_config(pretrained, task | {"train": str(train)}, repeats=2)
+        changed = configure(task={"train": str(train)}, repeats=2)
         finetuning.finetune(changed, str(tmp_path))
 
 
-def test_undefined_scores(pretrained, task, tmp_path, monkeypatch):
+def test_undefined_scores(configure, tmp_path, monkeypatch):
     """They are left out of the statistics and counted, and null in JSON."""
     given = {"seed-0": math.nan, "seed-1": 0.5, "seed-2": 0.75}
 
@@ -606,7 +597,7 @@ def test_undefined_scores(pretrained, task, tmp_path, monkeypatch):
         return scores, {}, config.task
 
     monkeypatch.setattr(finetuning, "_finetune_once", run)
-    config = make_config(pretrained, task, repeats=3)
+    config = configure(repeats=3)
     results = finetuning.finetune(config, str(tmp_path))
     defined = [0.5, 0.75]
     assert results["scores"]["pearson"] == {
@@ -687,14 +678,14 @@ def test_longer_held_out_rows_do_not_change_training_lengths():
 
 
 def test_no_training_step_is_compiled_for_longer_held_out_rows(
-    pretrained, task, tmp_path, monkeypatch
+    configure, tmp_path, monkeypatch
 ):
     """It may need more memory than the device has."""
     lower = mock.Mock(wraps=programs.lower_train_step)
     monkeypatch.setattr(programs, "lower_train_step", lower)
     longer = tmp_path / "eval.tsv"
     longer.write_text(f"text\tlabel\n{'class ' * 40}\tabout class\n")
-    made = make_config(pretrained, task | {"eval": str(longer)}, epochs=0.1)
+    made = configure(task={"eval": str(longer)}, epochs=0.1)
     finetuning.finetune(made, str(tmp_path / "run"))
     [(_, _, _, batch), _] = lower.call_args_list[0]
     assert lower.call_count == 1 and batch["input_ids"].shape[-1] < 32
