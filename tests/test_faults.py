@@ -221,15 +221,15 @@ def two_checkpoints(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two") / "checkpoints"
     shapes, first = make_state(1)
     _, second = make_state(2)
-    checkpoints = open_checkpoints(folder)
-    checkpoints.save(1, first, metadata())
-    checkpoints.save(2, second, metadata())
-    checkpoints.close()
+    with open_checkpoints(folder) as checkpoints:
+        checkpoints.save(1, first, metadata())
+        checkpoints.save(2, second, metadata())
     return folder, shapes, first, second
 
 
 def open_checkpoints(folder):
-    return checkpoint.Checkpoints(folder, keep=3)
+    """Return a context with the checkpoints in a folder, which closes them."""
+    return contextlib.closing(checkpoint.Checkpoints(folder, keep=3))
 
 
 def largest_file(folder):
@@ -270,7 +270,7 @@ DAMAGES = {
 
 
 def equal(got, expected):
-    return jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(a, b), got, expected))
+    return jax.tree.all(jax.tree.map(np.array_equal, got, expected))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -294,23 +294,21 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
         message = str(refused.value)
         assert str(folder / "2") in message and "\n" not in message
     # The run falls back to the checkpoint before.
-    checkpoints = open_checkpoints(folder)
-    assert checkpoints.newest() == (1 if damage == "empty the folder" else 2)
-    capsys.readouterr()
-    state = checkpoints.restore(shapes)
-    assert equal(state, first)
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith(f"checkpoint {folder / '2'} cannot be used")
-    assert said[1].startswith("checkpoint 2 is set aside as damaged-2")
-    # The next save of that step goes through, and the good one is as it was.
-    again_second = dataclasses.replace(state, step=state.step + 1)
-    checkpoints.save(2, again_second, metadata())
-    checkpoints.close()
+    with open_checkpoints(folder) as checkpoints:
+        assert checkpoints.newest() == (1 if damage == "empty the folder" else 2)
+        capsys.readouterr()
+        state = checkpoints.restore(shapes)
+        assert equal(state, first)
+        said = capsys.readouterr().err.splitlines()
+        assert said[0].startswith(f"checkpoint {folder / '2'} cannot be used")
+        assert said[1].startswith("checkpoint 2 is set aside as damaged-2")
+        # The next save of that step goes through, and the good one is as it was.
+        again_second = dataclasses.replace(state, step=state.step + 1)
+        checkpoints.save(2, again_second, metadata())
     assert all(p.read_bytes() == content for p, content in good.items())
-    again = open_checkpoints(folder)
-    assert equal(again.restore(shapes), again_second)
+    with open_checkpoints(folder) as checkpoints:
+        assert equal(checkpoints.restore(shapes), again_second)
     assert not capsys.readouterr().err
-    again.close()
 
 
 @pytest.mark.slow
@@ -332,9 +330,8 @@ def test_a_flipped_bit_is_noticed_or_harmless(two_checkpoints, tmp_path):
             noticed_in_params += 1
         else:
             assert equal(restore.merge({}, loaded), second.params), path
-        checkpoints = open_checkpoints(folder)
-        state = checkpoints.restore(shapes)
-        checkpoints.close()
+        with open_checkpoints(folder) as checkpoints:
+            state = checkpoints.restore(shapes)
         is_noticed = equal(state, first)
         assert is_noticed or equal(state, second), path
         noticed_by_run += is_noticed
@@ -376,24 +373,26 @@ def test_damage_that_one_of_two_processes_meets(tmp_path):
     assert (tmp_path / "damaged-2").is_dir()
 
 
-def test_an_outage_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
+def test_an_outage_is_no_damage(two_checkpoints, tmp_path):
     """A store that is slow or away for a while: nothing is set aside."""
     original, shapes, _, second = two_checkpoints
     folder = tmp_path / "checkpoints"
     shutil.copytree(original, folder)
-    checkpoints = open_checkpoints(folder)
     failed = ValueError("load failed")
     failed.__cause__ = TimeoutError("Timeout at barrier")
-    slow = mock.Mock(side_effect=failed)
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints._checkpointer, "load_checkpointables", slow)
-        with pytest.raises(Unavailable, match="/2 cannot be read now: Tim"):
+    slow = {"load_checkpointables": mock.Mock(side_effect=failed)}
+    with open_checkpoints(folder) as checkpoints:
+        with (
+            mock.patch.multiple(checkpoints._checkpointer, **slow),
+            pytest.raises(Unavailable, match="/2 cannot be read now: Tim"),
+        ):
             checkpoints.restore(shapes)
-        patch.setattr(restore.ocp, "load_checkpointables", slow)
-        with pytest.raises(Unavailable, match="2 cannot be read now: TimeoutError"):
-            restore.load_params(restore.find(folder / "2"), shapes.params)
-    assert equal(checkpoints.restore(shapes), second)
-    checkpoints.close()
+        assert equal(checkpoints.restore(shapes), second)
+    with (
+        mock.patch.multiple(restore.ocp, **slow),
+        pytest.raises(Unavailable, match="2 cannot be read now: TimeoutError"),
+    ):
+        restore.load_params(restore.find(folder / "2"), shapes.params)
 
 
 @pytest.mark.parametrize(
@@ -409,16 +408,16 @@ def test_an_outage_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
     ],
 )
 def test_a_checkpoint_that_this_process_cannot_read_is_not_damaged(
-    error, expected, message, two_checkpoints, monkeypatch
+    error, expected, message, two_checkpoints
 ):
     folder, shapes, _, _ = two_checkpoints
-    checkpoints = open_checkpoints(folder)
-    fail = mock.Mock(side_effect=error)
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints._checkpointer, "load_checkpointables", fail)
-        with pytest.raises(expected, match=message):
-            checkpoints.restore(shapes)
-    checkpoints.close()
+    fail = {"load_checkpointables": mock.Mock(side_effect=error)}
+    with (
+        open_checkpoints(folder) as checkpoints,
+        mock.patch.multiple(checkpoints._checkpointer, **fail),
+        pytest.raises(expected, match=message),
+    ):
+        checkpoints.restore(shapes)
     assert {"1", "2"} <= {path.name for path in folder.iterdir()}
 
 
@@ -439,32 +438,31 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read(
         restore.load_params(restore.find(folder / "2"), shapes.params)
 
 
-def test_a_store_that_refuses_a_checkpoint(tmp_path, monkeypatch):
+def test_a_store_that_refuses_a_checkpoint(tmp_path):
     """The message names the newest checkpoint, as that of a full disk does."""
     _, state = make_state(1)
-    checkpoints = open_checkpoints(tmp_path)
-    checkpoints.save(1, state, metadata())
-    checkpoints.wait()
-    # As TensorStore.
-    refuse = mock.Mock(side_effect=ValueError("PERMISSION_DENIED: Error writing\n'2'"))
-    with monkeypatch.context() as patch:
-        writer = checkpoints._checkpointer
-        patch.setattr(writer, "save_checkpointables_async", refuse)
-        with pytest.raises(
-            UserError, match="2 to .*: PERM.*'2'; the newest .* of step 1"
+    error = ValueError("PERMISSION_DENIED: Error writing\n'2'")  # as TensorStore
+    refuse = {"save_checkpointables_async": mock.Mock(side_effect=error)}
+    message = "2 to .*: PERM.*'2'; the newest .* of step 1"
+    with open_checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, metadata())
+        checkpoints.wait()
+        with (
+            mock.patch.multiple(checkpoints._checkpointer, **refuse),
+            pytest.raises(UserError, match=message),
         ):
             checkpoints.save(2, state, metadata())
-    checkpoints.close()
 
 
 def test_a_checkpoint_of_another_model_is_named_by_a_parameter(two_checkpoints, capsys):
     """If none can be used, all stay."""
     folder, shapes, _, _ = two_checkpoints
     wider = jax.tree.map(lambda leaf: leaf.update(shape=(*leaf.shape, 2)), shapes)
-    checkpoints = open_checkpoints(folder)
-    with pytest.raises(UserError, match="none of the checkpoints .* left as they are"):
+    with (
+        open_checkpoints(folder) as checkpoints,
+        pytest.raises(UserError, match="none of the checkpoints .* left as they are"),
+    ):
         checkpoints.restore(wider)
-    checkpoints.close()
     assert {"1", "2"} <= {path.name for path in folder.iterdir()}
     assert capsys.readouterr().err.splitlines()[0] == (
         f"checkpoint {folder / '2'} cannot be used: encoder/embeddings/layer_norm/bias "
