@@ -1,173 +1,139 @@
 """The configs of the package: conditions on fields, and roles of fields."""
 
+import typing
+
 import pytest
 
 from bert_jax import config
 from bert_jax.errors import UserError
 
 PRETRAIN = config.PretrainConfig()
-OBJECTIVES = {
-    objective.kind: objective
-    for objective in (
-        config.CausalLmConfig(),
-        config.DistillationConfig(),
-        config.PermutationLmConfig(),
-        config.ReplacedTokensConfig(),
-    )
-}
+OBJECTIVES = {cls.kind: cls() for cls in typing.get_args(config.ObjectiveConfig)}
 
 
-def changed(**groups):
-    """Return a recipe with other fields, as in `changed(encoder={"num_heads": 5})`."""
+def changed(fields):
+    """Return a recipe with other fields, as in `changed({"encoder.num_heads": 5})`."""
     cfg = config.to_configdict(PRETRAIN)
-    kind = groups.get("objective", {}).get("kind", "masked_lm")
-    if kind != "masked_lm":
-        cfg.objective = config.to_configdict(OBJECTIVES[kind])
-    for group, fields in groups.items():
-        for name, value in fields.items():
-            if group == "phases":
-                cfg.phases[0][name] = value
-            else:
-                cfg.update_from_flattened_dict({f"{group}.{name}": value})
+    kind = fields.get("objective.kind", "masked_lm")
+    cfg.objective = config.to_configdict(OBJECTIVES[kind])
+    for path, value in fields.items():
+        if path.startswith("phases[0]."):
+            cfg.phases[0][path.removeprefix("phases[0].")] = value
+        else:
+            cfg.update_from_flattened_dict({path: value})
     return cfg
 
 
+CAUSAL = {"objective.kind": "causal_lm"}
+PERMUTED = {"objective.kind": "permutation_lm"}
+REPLACED = {"objective.kind": "replaced_tokens"}
+DISTILLED = {"objective.kind": "distillation"}
+RELATIVE = {"encoder.positions": "relative"}
+# Fractions of a phase, whose sum is too large.
+FRACTIONS = {"phases[0].warmup_fraction": 0.6, "phases[0].decay_fraction": 0.6}
+
+
 @pytest.mark.parametrize(
-    ("groups", "message"),
+    ("fields", "message"),
     [
-        ({"encoder": {"num_heads": 5}}, "num_heads=5 does not divide .*768"),
-        ({"phases": {"warmup_fraction": 0.1}}, "warmup_fraction=0.1 .*learning_rate"),
-        ({"phases": {"decay_fraction": 0.1}}, "decay_fraction=0.1 .*learning_rate=0"),
+        ({"encoder.num_heads": 5}, "num_heads=5 does not divide .*768"),
+        ({"phases[0].warmup_fraction": 0.1}, "warmup_fraction=0.1 .*learning_rate"),
+        ({"phases[0].decay_fraction": 0.1}, "decay_fraction=0.1 .*learning_rate=0"),
         (
-            {"phases": {"learning_rate": 1e-3, "decay_fraction": 0.1}},
+            {"phases[0].learning_rate": 1e-3, "phases[0].decay_fraction": 0.1},
             r"phases\[0\].decay_fraction=0.1 has no effect with .*'original'; it needs",
         ),
         (
-            {
-                "phases": dict.fromkeys(
-                    ["learning_rate", "warmup_fraction", "decay_fraction"], 0.6
-                )
-            },
+            FRACTIONS | {"phases[0].learning_rate": 1e-3},
             r"phases\[0\].decay_fraction=0.6 must not add up to more than 1",
         ),
-        ({"phases": {"micro_batches": 3}}, "micro_batches=3 does not divide .*256"),
-        ({"encoder": {"pooler.pooling": "mean"}}, "pooling=mean .*=next_sentence"),
-        ({"data": {"shard_groups": 3}}, "shard_groups=3 does not divide"),
-        ({"objective": {"masking.mask_token_rate": 0.95}}, "add up to more than 1"),
+        ({"phases[0].micro_batches": 3}, "micro_batches=3 does not divide .*256"),
+        ({"encoder.pooler.pooling": "mean"}, "pooling=mean .*=next_sentence"),
+        ({"data.shard_groups": 3}, "shard_groups=3 does not divide"),
+        ({"objective.masking.mask_token_rate": 0.95}, "add up to more than 1"),
         (
-            {"optimizer": {"schedule": "cosine", "decay_fraction": 0.2}},
+            {"optimizer.schedule": "cosine", "optimizer.decay_fraction": 0.2},
             "decay_fraction=0.2 does not go with optimizer.schedule=cosine; .*n=0.1",
         ),
         (
-            {"optimizer": {"schedule": "wsd", "warmup_fraction": 0.95}},
+            {"optimizer.schedule": "wsd", "optimizer.warmup_fraction": 0.95},
             "warmup_fraction=0.95 and optimizer.decay_fraction=0.1 must not add up",
         ),
         (
-            {
-                "objective": {"kind": "causal_lm"},
-                "encoder": {"causal": True},
-                "phases": {"masking_rate": 0.3},
-            },
+            CAUSAL | {"encoder.causal": True, "phases[0].masking_rate": 0.3},
             r"phases\[0\].masking_rate=0.3, but .*'causal_lm' masks no",
         ),
         (
-            {"objective": {"kind": "causal_lm"}, "encoder": {"positions": "relative"}},
+            CAUSAL | RELATIVE,
             "^encoder.positions='relative' does not go with objective.kind='causal_lm'",
         ),
         (
-            {
-                "objective": {"kind": "permutation_lm"},
-                "encoder": {"positions": "relative", "prediction_head.tied": False},
-            },
+            PERMUTED | RELATIVE | {"encoder.prediction_head.tied": False},
             "head.tied=False does not go with objective.kind=permutation_lm",
         ),
+        (PERMUTED, "positions=absolute .* set encoder.positions='relative'"),
         (
-            {"objective": {"kind": "permutation_lm"}},
-            "positions=absolute .* set encoder.positions='relative'",
-        ),
-        (
-            {
-                "encoder": {"positions": "relative"},
-                "objective": {"examples_per_row": 2},
-            },
+            RELATIVE | {"objective.examples_per_row": 2},
             "examples_per_row=2 .* set objective.examples_per_row=1",
         ),
         (
-            {"objective": {"segments": "full_sentences", "examples_per_row": 8}},
+            {"objective.segments": "full_sentences", "objective.examples_per_row": 8},
             "examples_per_row=8 packs .*'doc_sentences'",
         ),
         *(
             (
-                {"objective": {"kind": "replaced_tokens", "generator_size": size}},
+                REPLACED | {"objective.generator_size": size},
                 f"hidden_size={columns}; it must be a mult",
             )
             for size, columns in ((0.3, 230), (1e-4, 0))
         ),
         (
-            {
-                "objective": {"kind": "replaced_tokens", "generator_layers": 0.5},
-                "encoder": {"num_layer_groups": 4},
-            },
+            REPLACED
+            | {"objective.generator_layers": 0.5, "encoder.num_layer_groups": 4},
             "^objective.generator_layers=0.5 .* num_layers=6; .*encoder.num_layer_gr",
         ),
         (
-            {
-                "objective": {
-                    "kind": "replaced_tokens",
-                    "embedding_sharing": "gradient_disentangled",
-                },
-                "optimizer": {"name": "lamb"},
+            REPLACED
+            | {
+                "objective.embedding_sharing": "gradient_disentangled",
+                "optimizer.name": "lamb",
             },
             "^objective.embedding_sharing=gradient_disentangled does not .*=lamb; set",
         ),
         (
-            {
-                "objective": {"kind": "replaced_tokens"},
-                "encoder": {"prediction_head.num_layers": 0},
-            },
+            REPLACED | {"encoder.prediction_head.num_layers": 0},
             "^objective.generator_size=0.25 .*prediction_head.num_layers=0; .*size=1.0",
         ),
         (
-            {
-                "objective": {
-                    "kind": "distillation",
-                    "segments": "doc_sentences",
-                    "examples_per_row": 4,
-                    "teacher_encoder.positions": "relative",
-                }
+            DISTILLED
+            | {
+                "objective.segments": "doc_sentences",
+                "objective.examples_per_row": 4,
+                "objective.teacher_encoder.positions": "relative",
             },
             "examples_per_row=4 .* objective.teacher_encoder.positions=relative",
         ),
         (
-            {"objective": {"kind": "distillation", "hidden_layers": "all"}},
+            DISTILLED | {"objective.hidden_layers": "all"},
             "hidden_layers=all does not go with objective.hidden_weight=0",
         ),
         (
-            {
-                "objective": {
-                    "kind": "distillation",
-                    "teacher_weight": 0.0,
-                    "temperature": 4.0,
-                }
-            },
+            DISTILLED | {"objective.teacher_weight": 0.0, "objective.temperature": 4.0},
             "temperature=4.0 does not go with objective.teacher_weight=0",
         ),
-        (
-            {"objective": {"masking.max_ngram": 2}},
-            "max_ngram=2 .*unit=token; .*ngram=3",
-        ),
-        ({"mesh": {"fsdp": -1}}, "mesh: only one of data, fsdp and tensor"),
-        ({"mesh": {"fsdp": 0}}, "mesh.fsdp=0 must be at least 1, or -1"),
+        ({"objective.masking.max_ngram": 2}, "max_ngram=2 .*unit=token; .*ngram=3"),
+        ({"mesh.fsdp": -1}, "mesh: only one of data, fsdp and tensor"),
+        ({"mesh.fsdp": 0}, "mesh.fsdp=0 must be at least 1, or -1"),
     ],
 )
-def test_contradicting_fields_are_refused(groups, message):
+def test_contradicting_fields_are_refused(fields, message):
     with pytest.raises(UserError, match=message):
-        config.from_dict(config.PretrainConfig, changed(**groups))
+        config.from_dict(config.PretrainConfig, changed(fields))
 
 
 @pytest.mark.parametrize("name", ["rotary_base", "local_rotary_base"])
 def test_a_rotary_base_where_positions_are_not_rotary_is_refused(name):
-    cfg = changed(phases={name: 160_000.0})
+    cfg = changed({f"phases[0].{name}": 160_000.0})
     message = rf"phases\[0\].{name}=160000.0 needs encoder.positions='rotary', not 'ab"
     with pytest.raises(UserError, match=message):
         config.from_dict(config.PretrainConfig, cfg)
@@ -178,22 +144,26 @@ def test_a_rotary_base_where_positions_are_not_rotary_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    ("encoder", "message"),
+    ("fields", "message"),
     [
-        ({"rotary_base": 500.0}, r"encoder\.rotary_base=500.0 .*positions=absolute"),
+        ({"encoder.rotary_base": 500.0}, "^encoder.rotary_base=500.0 .*=absolute"),
         (
-            {"attention_window": 8, "global_layer_every": 2, "local_rotary_base": 9.0},
-            r"encoder\.local_rotary_base=9.0 does not go with .*positions=absolute",
+            {
+                "encoder.attention_window": 8,
+                "encoder.global_layer_every": 2,
+                "encoder.local_rotary_base": 9.0,
+            },
+            "^encoder.local_rotary_base=9.0 does not go with .*positions=absolute",
         ),
         (
-            {"positions": "rotary", "local_rotary_base": 9.0},
-            r"encoder\.local_rotary_base=9.0 .*encoder\.attention_window=0",
+            {"encoder.positions": "rotary", "encoder.local_rotary_base": 9.0},
+            "^encoder.local_rotary_base=9.0 .*encoder.attention_window=0",
         ),
     ],
     ids=str,
 )
-def test_a_rotary_base_of_no_layer_is_refused(encoder, message):
-    cfg = changed(encoder=encoder)
+def test_a_rotary_base_of_no_layer_is_refused(fields, message):
+    cfg = changed(fields)
     with pytest.raises(UserError, match=message):
         config.from_dict(config.PretrainConfig, cfg)
     cfg.init_from = "CHECKPOINT"  # which may have such layers
@@ -202,7 +172,7 @@ def test_a_rotary_base_of_no_layer_is_refused(encoder, message):
 
 @pytest.mark.parametrize("name", ["learning_rate", "warmup_fraction"])
 def test_a_rate_that_no_phase_would_have_is_refused(name):
-    cfg = changed(phases={"learning_rate": 1e-3})
+    cfg = changed({"phases[0].learning_rate": 1e-3})
     assert config.from_dict(config.PretrainConfig, cfg).phases[0].learning_rate
     cfg.optimizer[name] = 0.05
     message = (

@@ -168,25 +168,22 @@ def test_blanks_and_curves_of_the_model(finished, tmp_path):
     ("change", "message"),
     [
         ({"vocab_size": 10}, "vocab_size=10 must be at least 300"),
-        ({"finetune": {"init_from": "x"}}, "init_from='x': the demo sets this field"),
-        ({"finetune": {"repeats": 3}}, "finetune.repeats=3: set repeats instead"),
-        ({"finetune": {"keep_best": "f1"}}, "keep_best='f1' must be one of loss, cl"),
-        ({"finetune": {"reinit_layers": 3}}, "reinit_layers=3 is more than pretrain"),
+        ({"finetune.init_from": "x"}, "init_from='x': the demo sets this field"),
+        ({"finetune.repeats": 3}, "finetune.repeats=3: set repeats instead"),
+        ({"finetune.keep_best": "f1"}, "keep_best='f1' must be one of loss, cl"),
+        ({"finetune.reinit_layers": 3}, "reinit_layers=3 is more than pretrain"),
         (
-            {
-                "finetune": {"reinit_layers": 2},
-                "pretrain": {"encoder": {"num_layer_groups": 1}},
-            },
+            {"finetune.reinit_layers": 2, "pretrain.encoder.num_layer_groups": 1},
             "reinit_layers=2 is more than pretrain.encoder.num_distinct_layers=1",
         ),
-        ({"finetune": {"task": {"length": 129}}}, "task.length=129 is more than pre"),
-        ({"finetune": {"task": {"text_a": "x"}}}, "text_a='x': the demo sets this fie"),
-        ({"finetune": {"task": {"target": "number"}}}, "the demo's task has classes"),
+        ({"finetune.task.length": 129}, "task.length=129 is more than pre"),
+        ({"finetune.task.text_a": "x"}, "text_a='x': the demo sets this fie"),
+        ({"finetune.task.target": "number"}, "the demo's task has classes"),
     ],
 )
 def test_wrong_demo_configs_are_refused(change, message):
     cfg = load("demo")
-    cfg.update(change)
+    cfg.update_from_flattened_dict(change)
     with pytest.raises(UserError, match=message):
         config_lib.from_dict(DemoConfig, cfg)
 
