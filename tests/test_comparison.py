@@ -114,15 +114,14 @@ def test_panels_have_units_and_the_baselines_of_their_corpus():
     assert curves.draw([trained], "run").axes[0].get_ylabel() == "loss"
 
 
-def test_names_of_folders_with_dollar_signs_are_drawn_as_they_are(workdirs):
-    (records,) = (run.records for run in comparison.read(workdirs[:1]))
-    for picture in (curves.compare({"a$1^$": records}), curves.draw(records, "a$1^$")):
-        picture.savefig(io.BytesIO())
+def test_names_of_folders_with_dollar_signs_are_drawn_as_they_are():
+    record = {"step": 1, "split": "train", "mlm_loss": 5.0}
+    curves.draw([record], "a$1^$").savefig(io.BytesIO())
 
 
 def test_many_runs_have_a_color_each_and_room_for_their_legend():
     record = {"step": 1, "split": "eval", "mlm_loss": 5.0}
-    picture = curves.compare({f"run {i}": [record] for i in range(40)})
+    picture = curves.compare({f"a$1^$ {i}": [record] for i in range(40)})
     picture.savefig(io.BytesIO())  # warns if the panel has no room
     (axis,) = picture.axes
     colors = {str(line.get_color()) for line in axis.lines if len(line.get_xdata())}
