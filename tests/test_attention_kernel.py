@@ -299,13 +299,8 @@ def tpu_decision(
     batch=2, length=128, tensor=1, data=1, heads=4, head_size=64, rate=0.1, **more
 ):
     """Return the decision for TPUs, after a check with the program for them."""
-    encoder = config.EncoderConfig(
-        hidden_size=heads * head_size,
-        num_heads=heads,
-        attention_dropout_rate=rate,
-        **more,
-    )
-    case = Case(heads, head_size, length=length, rows=batch)
+    case = Case(heads, head_size, length, batch, rate, dtype=HALF)
+    encoder = dataclasses.replace(case.encoder, **more)
     arrays = case.arrays()[:3]
     devices = jax.devices()[: tensor * data]
     mesh = sharding.make_mesh(config.MeshConfig(data=data, tensor=tensor), devices)

@@ -60,12 +60,15 @@ def restated(x, table, bias, labels, gradient, vocab_size=VOCAB_SIZE):
     return *values, (d @ table).reshape(x.shape), d.T @ rows, d.sum(0)
 
 
-def by_kernel(x, table, bias, labels, gradient, vocab_size=VOCAB_SIZE):
-    def run(*factors):
-        return tpu_cross_entropy.cross_entropy(*factors, labels, vocab_size)
-
-    values, pullback = jax.vjp(run, x, table, bias)
+def with_gradients(run, x, table, bias, labels, gradient):
+    """Return loss, correctness and gradients of a function of vectors to labels."""
+    values, pullback = jax.vjp(lambda *x: run(*x, labels), x, table, bias)
     return *values, *pullback((gradient, jnp.ones_like(gradient)))
+
+
+def by_kernel(*arrays, vocab_size=VOCAB_SIZE):
+    run = functools.partial(tpu_cross_entropy.cross_entropy, vocab_size=vocab_size)
+    return with_gradients(run, *arrays)
 
 
 def test_kernels_equal_a_restatement(simulated_kernels):
@@ -116,15 +119,13 @@ def test_kernels_run_on_the_rows_of_a_device(interpreted_kernels):
 
 def test_logits_have_the_loss_of_the_kernel():
     """The plain path of `VocabularyLogits` is exact against the same restatement."""
-    x, table, bias, labels, gradient = map(jnp.asarray, arrays_of())
     encoder = config.EncoderConfig(vocab_size=VOCAB_SIZE, dtype="float32")
 
-    def run(*factors):
-        logits = cross_entropy.VocabularyLogits(*factors, encoder)
+    def run(x, table, bias, labels):
+        logits = cross_entropy.VocabularyLogits(x, table, bias, encoder)
         return cross_entropy.loss_and_accuracy(logits, labels)
 
-    values, pullback = jax.vjp(run, x, table, bias)
-    got = *values, *pullback((gradient, jnp.ones_like(gradient)))
+    got = with_gradients(run, *map(jnp.asarray, arrays_of()))
     assert_trees_close(got, restated(*arrays_of()), 4e-6)
 
 
