@@ -108,18 +108,6 @@ def test_scores_and_files(tmp_path):
 
 
 def test_texts_on_other_devices_are_negatives():
-    params, batch = params_of(OBJECTIVE.init), batch_of(OBJECTIVE, rows=8)
-    batch["texts"] = jnp.arange(24).reshape(8, 3)
-    alone = loss_and_gradient(OBJECTIVE, params, batch)
-    mesh = sharding.make_mesh(config.MeshConfig(data=8))
-    on_devices = sharding.to_devices(mesh, jax.device_get(batch), 8)
-    with sharding.use(mesh):
-        got = loss_and_gradient(OBJECTIVE, params, on_devices)
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(alone), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-def test_shared_layers_compare_texts_on_other_devices():
     """Replicas sum gradients of shared layers themselves, but not here."""
     encoder = dataclasses.replace(
         TINY, num_layer_groups=1, dropout_rate=0.0, attention_dropout_rate=0.0
