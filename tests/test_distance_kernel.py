@@ -32,31 +32,29 @@ def encoder(heads=2, head_size=64, rate=0.1):
     )
 
 
-def make_arrays(c, length, rows):
+def make_arrays(c, length=256, rows=2):
     """Return the projections of attention, and the gradient of the output."""
     rng = np.random.default_rng(0)
     of_head = c.num_heads, c.head_size
     tokens, distances = (rows, length, *of_head), (2 * c.distance_buckets, *of_head)
     shapes = tokens, tokens, distances, distances, tokens, tokens
-    *projections, g = (jnp.asarray(rng.normal(size=s), jnp.bfloat16) for s in shapes)
-    return tuple(projections), g
+    return [jnp.asarray(rng.normal(size=s), jnp.bfloat16) for s in shapes]
 
 
-def make_pattern(length, rows):
-    """Return a pattern of packed rows, of `length` and of 100 tokens in turn."""
+def pattern_and_keys(arrays):
+    """Return a pattern of packed rows, of all and of 100 tokens in turn, and keys."""
+    rows, length = arrays[0].shape[:2]
     lengths = np.resize([length, 100], rows)
     documents = np.sort(np.random.default_rng(1).integers(0, 3, (rows, length)), axis=1)
     is_token = jnp.asarray(np.arange(length) < lengths[:, None])
-    return AttentionPattern(is_token, jnp.asarray(documents, jnp.int32))
-
-
-def output_and_gradients(c, attend, length=256, rows=2, positions=None, dtype=None):
-    """Return output and gradients of tokens. The output of padding has no gradient."""
-    projections, g = make_arrays(c, length, rows)
-    if dtype is not None:
-        projections, g = jax.tree.map(lambda x: x.astype(dtype), (projections, g))
-    pattern = make_pattern(length, rows)
     keys = randomness.row_keys(3, "dropout", jnp.int32(5), jnp.arange(rows))
+    return AttentionPattern(is_token, jnp.asarray(documents, jnp.int32)), keys
+
+
+def output_and_gradients(c, attend, arrays, positions=None):
+    """Return output and gradients of tokens. The output of padding has no gradient."""
+    *projections, g = arrays
+    pattern, keys = pattern_and_keys(arrays)
     is_read = pattern.is_token
     if positions is not None:
         is_read = jnp.take_along_axis(is_read, positions, axis=1)
@@ -64,12 +62,12 @@ def output_and_gradients(c, attend, length=256, rows=2, positions=None, dtype=No
 
     @jax.jit
     def run(projections, g):
-        def read(projections):
+        def read(*projections):
             context = attend(c, projections, pattern, keys, positions)
             return jnp.where(is_read[..., None, None], context, 0)
 
-        context, pull_back = jax.vjp(read, projections)
-        return context, *pull_back(g)[0]
+        context, pull_back = jax.vjp(read, *projections)
+        return context, *pull_back(g)
 
     return run(projections, g)
 
@@ -78,10 +76,11 @@ def plain(*arguments):
     return deberta_attention.plain(*arguments)[0]
 
 
-def assert_equals_plain(got, c, **options):
+def assert_equals_plain(got, c, arrays, positions=None):
     """Compare with plain operations in float32."""
     exact = dataclasses.replace(c, dtype="float32")
-    expected = output_and_gradients(exact, plain, dtype="float32", **options)
+    arrays = [array.astype("float32") for array in arrays]
+    expected = output_and_gradients(exact, plain, arrays, positions)
     for a, b in zip(got, expected, strict=True):
         assert relative_distance(a, b) < 0.01
 
@@ -96,19 +95,20 @@ def assert_equals_plain(got, c, **options):
 )
 def test_kernel_equals_plain_operations(heads, head_size, length, simulated_kernels):
     c = encoder(heads, head_size)
-    got = output_and_gradients(c, deberta_attention.by_kernel, length)
-    assert_equals_plain(got, c, length=length)
+    arrays = make_arrays(c, length)
+    got = output_and_gradients(c, deberta_attention.by_kernel, arrays)
+    assert_equals_plain(got, c, arrays)
 
 
 def test_kernel_adds_up_gradients_of_distances_over_devices(interpreted_kernels):
     """Of four devices, two have other rows, and two have other heads."""
     c = encoder(heads=4, rate=0.0)
     positions = jnp.asarray(np.random.default_rng(2).integers(0, 256, (4, 7)))
-    options = {"rows": 4, "positions": positions}
+    arrays = make_arrays(c, rows=4)
     mesh = sharding.make_mesh(config.MeshConfig(data=2, tensor=2), jax.devices()[:4])
     with sharding.use(mesh):
-        got = output_and_gradients(c, deberta_attention.by_kernel, **options)
-    assert_equals_plain(got, c, **options)
+        got = output_and_gradients(c, deberta_attention.by_kernel, arrays, positions)
+    assert_equals_plain(got, c, arrays, positions)
 
 
 def test_packed_scores_are_rounded():
@@ -120,15 +120,14 @@ def test_packed_scores_are_rounded():
 
 def tpu_decision(c, length=256):
     """Return the decision for TPUs, after a check with the program for them."""
-    projections, _ = make_arrays(c, length, rows=2)
-    pattern = make_pattern(length, rows=2)
-    keys = randomness.row_keys(3, "dropout", jnp.int32(5), jnp.arange(2))
+    *projections, _ = arrays = make_arrays(c, length)
 
     def total(projections):
-        context = deberta_attention._attend(c, projections, pattern, keys, None)
+        rows = pattern_and_keys(arrays)
+        context = deberta_attention._attend(c, projections, *rows, None)
         return jnp.sum(context.astype(jnp.float32))
 
-    traced = jax.jit(jax.grad(total)).trace(projections)
+    traced = jax.jit(jax.grad(total)).trace(tuple(projections))
     decided = decisions.attention(c, "tpu", 2, length, is_local=False, has_dropout=True)
     calls = {decisions.TPU_KERNEL: 2, decisions.PLAIN: 0}
     assert count_kernels(traced) == calls[decided.implementation]
@@ -154,17 +153,9 @@ def test_tpus_use_the_kernel_where_shapes_allow():
 def test_kernel_compiles_for_the_longest_rows(name, monkeypatch):
     """Four heads share a window: no other head size needs more memory."""
     c = encoder(heads=4, head_size=32)
-    length = decisions.MAX_LENGTH_WITH_DISTANCES
 
     def run(*arrays):
-        *projections, g = arrays
-        pattern = make_pattern(length, rows=2)
-        keys = randomness.row_keys(3, "dropout", jnp.int32(5), jnp.arange(2))
-        _, pull_back = jax.vjp(
-            lambda *x: deberta_attention.by_kernel(c, x, pattern, keys, None),
-            *projections,
-        )
-        return pull_back(g)
+        return output_and_gradients(c, deberta_attention.by_kernel, arrays)
 
-    projections, g = make_arrays(c, length, rows=2)
-    assert_attention_compiles(name, run, [*projections, g], monkeypatch)
+    arrays = make_arrays(c, decisions.MAX_LENGTH_WITH_DISTANCES)
+    assert_attention_compiles(name, run, arrays, monkeypatch)
