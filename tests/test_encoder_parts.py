@@ -127,6 +127,14 @@ def test_recomputed_attention_with_one_head_of_keys():
         assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
 
 
+def trace(c):
+    """Return the equations of an encoder that is applied to packed rows."""
+    encoder, inputs = heads.make_encoder(c), packed_rows()
+    params = jax.eval_shape(encoder.init, jax.random.key(0), inputs)
+    apply = jax.make_jaxpr(lambda *x: encoder.apply(*x).hidden)
+    return apply(nn.unbox(params), inputs).eqns
+
+
 def count_primitives(name, equations):
     """Count the uses of a primitive, those in bodies of other primitives included."""
     return sum(
@@ -152,28 +160,19 @@ def count_primitives(name, equations):
 def test_two_layers_or_their_attention_are_recomputed(name, remat, scan_layers):
     def count(remat):
         c = family(name, num_layers=2, scan_layers=scan_layers, remat=remat)
-        encoder, inputs = heads.make_encoder(c), packed_rows()
-        params = jax.eval_shape(encoder.init, jax.random.key(0), inputs)
-        jaxpr = jax.make_jaxpr(encoder.apply)(nn.unbox(params), inputs)
-        return count_primitives("remat2", jaxpr.eqns)
+        return count_primitives("remat2", trace(c))
 
     assert count(remat) == count("none") + 2
 
 
 def test_a_loop_repeats_groups_of_layers():
     """Layer 0, three groups (local, local, global), and the last local layer."""
-    c = family("modernbert", num_layers=11, scan_layers=True)
-    encoder, inputs = heads.make_encoder(c), packed_rows()
-    params = jax.eval_shape(encoder.init, jax.random.key(0), inputs)
-    jaxpr = jax.make_jaxpr(lambda *x: encoder.apply(*x).hidden)(
-        nn.unbox(params), inputs
-    )
-
-    (loop,) = (e for e in jaxpr.eqns if e.primitive.name == "scan")
+    equations = trace(family("modernbert", num_layers=11, scan_layers=True))
+    (loop,) = (e for e in equations if e.primitive.name == "scan")
     assert loop.params["length"] == 3
     # Each attention has a softmax with one exponential.
     assert count_primitives("exp", loop.params["jaxpr"].jaxpr.eqns) == 3
-    assert count_primitives("exp", jaxpr.eqns) == 1 + 3 + 1
+    assert count_primitives("exp", equations) == 1 + 3 + 1
 
 
 def boxes(name):
