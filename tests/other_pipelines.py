@@ -45,7 +45,9 @@ def bpe(texts, special, splitter, normalizer=None, **settings):
     return learn(models.BPE(**settings), trainer, texts, special, normalizer, splitter)
 
 
-def unigram(texts, special, unk, normalizer, splitter):
+def unigram(texts, special=ROBERTA, unk="<unk>", normalizer=None, splitter=None):
+    splitter = splitter or pre_tokenizers.Metaspace()
+
     def trainer(**kwargs):
         return tokenizers.trainers.UnigramTrainer(unk_token=unk, **kwargs)
 
@@ -102,11 +104,9 @@ def xlm_roberta(texts):
     return unigram(
         texts,
         ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-        "<unk>",
-        normalizers.Sequence(
+        normalizer=normalizers.Sequence(
             [normalizers.NFKC(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
         ),
-        pre_tokenizers.Metaspace(),
     )
 
 

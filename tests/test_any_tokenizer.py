@@ -7,12 +7,13 @@ import re
 import numpy as np
 import pytest
 import tokenizers
+from corpora import build_text
 from other_pipelines import BERT, BUILDERS, ROBERTA, bpe, hostile_texts, learn, unigram
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from bert_jax import config
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, sources, splits
+from bert_jax.corpus import splits
 from bert_jax.data import masking
 from bert_jax.errors import UserError
 from bert_jax.interop import special_token_layout, tokenizer_files
@@ -55,8 +56,7 @@ def check(pipeline, texts):
 
 def test_unigram_models_without_a_token_for_unknown_text_are_refused(tmp_path):
     """The library raises an error in the middle of a corpus; this is its default."""
-    splitter = pre_tokenizers.Metaspace()
-    pipeline = unigram(["a cat sat"] * 9, BERT, None, None, splitter)
+    pipeline = unigram(["a cat sat"] * 9, BERT, unk=None)
     pipeline.save(str(tmp_path / "tokenizer.json"))
     message = "unk_id of the Unigram model .* is null; set it to the id"
     with pytest.raises(UserError, match=message):
@@ -81,8 +81,7 @@ def test_replaced_words_may_vanish_or_become_spaces(content, documents):
     """Then the spaces around them are one, which words alone do not show."""
     runs = normalizers.Replace(tokenizers.Regex(" {2,}"), " ")
     normalizer = normalizers.Sequence([normalizers.Replace("-", content), runs])
-    splitter = pre_tokenizers.Metaspace()
-    pipeline = unigram(documents[:5], ROBERTA, "<unk>", normalizer, splitter)
+    pipeline = unigram(documents[:5], normalizer=normalizer)
     check(pipeline, ["the cat - the mat", "a well-known - cat"])
 
 
@@ -97,7 +96,7 @@ def test_dropout_of_pieces_is_off(documents):
 @pytest.mark.parametrize("scheme", ["first", "always"])
 def test_the_text_after_a_blank_follows_the_prepend_scheme(scheme, documents):
     splitter = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    pipeline = unigram(documents[:5], ROBERTA, "<unk>", None, splitter)
+    pipeline = unigram(documents[:5], splitter=splitter)
     pipeline.add_special_tokens([*ROBERTA])
     expected = pipeline.encode("(<mask>)", add_special_tokens=False).ids
     assert tokenizer_lib.make(pipeline).encode_with_blanks("(<mask>)") == expected
@@ -181,8 +180,7 @@ def test_special_tokens_that_the_merges_spell_are_text_in_a_text():
 
 def test_a_special_token_without_a_role_is_text_in_a_text(documents):
     """Unigram has special tokens among its pieces."""
-    special, splitter = [*ROBERTA, "<extra>"], pre_tokenizers.Metaspace()
-    pipeline = unigram(documents[:5], special, "<unk>", None, splitter)
+    pipeline = unigram(documents[:5], [*ROBERTA, "<extra>"])
     (ids,) = tokenizer_lib.make(pipeline).encode_batch(["a <extra> b"])
     assert pipeline.token_to_id("<extra>") not in ids
 
@@ -272,17 +270,13 @@ def test_a_vocabulary_without_latin_letters(tmp_path, capsys):
     assert tokenizer.encode("a b") == []
     assert tokenizer.pair_separators == [tokenizer.sep_id] * 2
     special_token_layout.check("x", tokenizer, cls_is_last=False, has_segments=False)
-    (tmp_path / "text.txt").write_text(f"{text} and more\n", encoding="utf-8")
-    source = sources.Source(str(tmp_path / "text.txt"), "text")
-    settings = build.Settings(held_out=0.0)
-    build.build(source, settings, tokenizer, tmp_path / "corpus", workers=1)
+    build_text([f"{text} and more"], tokenizer, tmp_path / "corpus")
     assert "not in its vocabulary will be missing" in capsys.readouterr().err
 
 
 def test_last_digits_of_scores_make_no_other_tokenizer(documents):
     """`tokenizers` changes them when it saves a file that it has read."""
-    splitter = pre_tokenizers.Metaspace()
-    first = tokenizer_lib.make(unigram(documents[:5], ROBERTA, "<unk>", None, splitter))
+    first = tokenizer_lib.make(unigram(documents[:5]))
     saved = tokenizers.Tokenizer.from_str(first.pipeline).to_str()
     again = tokenizer_lib.make(json.loads(saved))
     assert again.steps() != first.steps()
@@ -324,7 +318,7 @@ def test_words_are_forgotten_when_they_are_many(pipelines, documents, monkeypatc
 def test_a_stripping_normaliser_keeps_the_space_before_an_added_token(documents):
     """The whole text is stripped before an added token is found in it."""
     splitter = pre_tokenizers.Metaspace(prepend_scheme="always")
-    pipeline = unigram(documents[:5], ROBERTA, "<unk>", normalizers.Strip(), splitter)
+    pipeline = unigram(documents[:5], normalizer=normalizers.Strip(), splitter=splitter)
     pipeline.add_tokens([tokenizers.AddedToken("covid", normalized=True)])
     check(pipeline, ["the cat covid sat", "covid", " a covid"])
 
