@@ -49,15 +49,11 @@ def command(name, *flags):
     return [sys.executable, "-m", f"bert_jax.run.{name}", *map(str, flags)]
 
 
-def run(name, *flags, largest_file=None, cwd=ROOT):
+def run(name, *flags, largest_file=None):
     """Run an entrypoint to its end, in a process of its own.
 
-    Args:
-      name: Name of its module.
-      *flags: Its flags.
-      largest_file: Bytes; the system refuses to make any file of the process larger,
-        as a full disk does.
-      cwd: Folder to run in.
+    The system refuses to make a file of more bytes than `largest_file`, as a full disk
+    does.
     """
     limited = [sys.executable, "-c", _LIMITED, str(largest_file)]
     return subprocess.run(
@@ -65,7 +61,7 @@ def run(name, *flags, largest_file=None, cwd=ROOT):
         capture_output=True,
         text=True,
         env=environment(),
-        cwd=cwd,
+        cwd=ROOT,
     )
 
 

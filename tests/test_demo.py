@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from commands import ROOT, assert_refused, call, run, succeed
+from commands import ROOT, assert_refused, call, succeed
 from recipes import load
 
 from bert_jax import config as config_lib
@@ -135,9 +135,10 @@ def test_a_report_without_next_sentence():
     assert expected in report.table(both)
 
 
-def test_the_default_recipe_is_found_from_any_folder(tmp_path):
-    flags = (f"--workdir={tmp_path / 'run'}", "--config.repeats=0")
-    assert_refused(run("demo", *flags, cwd=tmp_path), "repeats=0 must be at least 1")
+def test_the_default_recipe_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = call("demo", f"--workdir={tmp_path / 'run'}", "--config.repeats=0")
+    assert_refused(done, "repeats=0 must be at least 1")
 
 
 @pytest.mark.runs
