@@ -38,6 +38,7 @@ def permuted(segments="consecutive", **spans):
     )
 
 
+TOKENIZER = types.SimpleNamespace(cls_id=1, sep_id=2, pad_id=0)
 # Objective and other options of `configure`.
 CASES = {
     "next sentence": (masked(), {"length": 128, "seed": 2**31 - 1}),
@@ -83,9 +84,8 @@ def test_batches_equal_the_restatement(name, corpus):
 def test_no_row_ends_in_an_empty_document():
     """In short rows of documents of two tokens, no two [SEP] follow each other."""
     table = shards.TokenTable(np.arange(10, 22), np.arange(13), np.arange(0, 13, 2))
-    tokenizer = types.SimpleNamespace(cls_id=1, sep_id=2, pad_id=0)
     kind = segments.FullSentences(
-        table, length=20, short_sequence_rate=1.0, tokenizer=tokenizer
+        table, length=20, short_sequence_rate=1.0, tokenizer=TOKENIZER
     )
     keys = tf.constant(np.arange(256, dtype=np.uint64) * 2**53)
     rows = kind(tf.zeros(256, tf.int64), keys)["input_ids"].numpy()
@@ -104,8 +104,7 @@ def test_all_tokens_of_a_chunk_are_in_as_many_rows(kind):
     table = shards.TokenTable(
         np.arange(10, 10 + size), np.arange(size + 1), np.array([0, size])
     )
-    tokenizer = types.SimpleNamespace(cls_id=1, sep_id=2, pad_id=0)
-    make_rows = kind(table, length=length, short_sequence_rate=1.0, tokenizer=tokenizer)
+    make_rows = kind(table, length=length, short_sequence_rate=1.0, tokenizer=TOKENIZER)
     keys = random_bits.fold_in(random_bits.key(0), tf.range(50_000, dtype=tf.int64))
     rows = make_rows(tf.zeros(50_000, tf.int64), keys)["input_ids"].numpy()
     counts = np.bincount(rows.ravel())[10:]
@@ -122,7 +121,7 @@ def test_no_token_of_a_long_sentence_is_lost(is_packed):
         table,
         length=34,
         short_sequence_rate=0.0,
-        tokenizer=types.SimpleNamespace(cls_id=1, sep_id=2, pad_id=0),
+        tokenizer=TOKENIZER,
         target_key=random_bits.key(0) if is_packed else None,
     )
     chunks = tf.range(len(rows.chunk_documents), dtype=tf.int64)

@@ -695,20 +695,17 @@ def test_wide_spaces_are_kept(space):
 
 
 def test_corpus_holds_every_document_once(corpus, documents, wordpiece):
-    got = {
-        split: [tuple(d["tokens"]) for d in documents_of(corpus, split)]
-        for split in shards.SPLITS
-    }
     assert len(corpus.shards["train"]) > 3
     for split in shards.SPLITS:
+        got = [tuple(d["tokens"]) for d in documents_of(corpus, split)]
         expected = [
             tuple(wordpiece.encode(text))
             for text in documents
             if splits.is_held_out(text, 0.1) == (split == "held_out")
         ]
-        assert sorted(got[split]) == sorted(expected)
-        assert corpus.count(split, "documents") == len(got[split])
-        assert corpus.count(split, "tokens") == sum(map(len, got[split]))
+        assert sorted(got) == sorted(expected)
+        assert corpus.count(split, "documents") == len(got)
+        assert corpus.count(split, "tokens") == sum(map(len, got))
 
 
 def test_sentence_starts_are_those_of_the_sentences(corpus, documents, wordpiece):
