@@ -136,7 +136,7 @@ def _run(kernel, options, keys, vectors, arrays, num_arrays, num_sums):
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=grid,
-            in_specs=[vector] * len(vectors) + [block] * len(arrays),
+            in_specs=[[vector] * len(vectors), [block] * len(arrays)],
             out_specs=[block] * num_arrays + [sums] * num_sums,
         ),
         out_shape=out_shape,
@@ -151,7 +151,7 @@ def _run(kernel, options, keys, vectors, arrays, num_arrays, num_sums):
             ),
         ),
         name=f"residual{kernel.__name__}",
-    )(keys, *(x[None] for x in vectors), *arrays)
+    )(keys, [x[None] for x in vectors], list(arrays))
 
 
 def _block(batch, length, size):
@@ -240,11 +240,9 @@ class _Chunks:
         return total * inverse, inverse
 
 
-def _forward(options, length, keys, scale, offset, *arrays):
+def _forward(options, length, keys, vectors, addends, *results):
     """Write the sum of a block, if it is a result, and its norm."""
-    *arrays, out = arrays
-    is_sum_written = options.keeps_sum and len(arrays) > 1
-    addends, sums = (arrays[:-1], arrays[-1:]) if is_sum_written else (arrays, [])
+    (scale, offset), (*sums, out) = vectors, results
     chunks = _Chunks(options, length, keys, addends)
     for at in chunks:
         total = chunks.total(at, chunks.dropped(at))
@@ -254,15 +252,13 @@ def _forward(options, length, keys, scale, offset, *arrays):
         out[at] = (normalised * scale[...] + offset[...]).astype(out.dtype)
 
 
-def _backward(options, length, keys, scale, *arrays):
+def _backward(options, length, keys, vectors, arrays, *results):
     """Write the gradients of a block, and partial sums for bias, scale and offset.
 
-    `arrays` are one or two addends, the gradients of the results, and the outputs: the
-    gradient of x, with dropout also the gradient of the product, and the three sums.
+    `arrays` are one or two addends, and the gradients of the forward pass's results.
+    The gradient of x is written first, and with dropout the gradient of the product.
     """
-    *arrays, d_bias_sums, d_scale_sums, d_offset_sums = arrays
-    num_written = 1 + (options.rate > 0)
-    arrays, written = arrays[:-num_written], arrays[-num_written:]
+    (scale,), (*written, d_bias_sums, d_scale_sums, d_offset_sums) = vectors, results
     num_gradients = options.keeps_sum + options.consumers
     addends, gradients = arrays[:-num_gradients], arrays[-num_gradients:]
     chunks = _Chunks(options, length, keys, addends)
