@@ -107,13 +107,15 @@ def _run(kernel, activation, arrays, kernels, sizes, *, has_sums=False):
     if has_sums:
         sums = [jax.ShapeDtypeStruct((1, *x.shape), jnp.float32) for x in kernels]
         products = 2
-    out = pl.pallas_call(
+    results, sums = pl.pallas_call(
         functools.partial(kernel, activation, num_rows),
         grid=(pl.cdiv(num_rows, block_rows),),
-        in_specs=[rows(x.shape[-1]) for x in arrays] + [whole(x) for x in kernels],
-        out_specs=[rows(size) for size in sizes]
-        + [pl.BlockSpec(memory_space=pl.ANY) for _ in sums],
-        out_shape=results + sums,
+        in_specs=[[rows(x.shape[-1]) for x in arrays], [whole(x) for x in kernels]],
+        out_specs=(
+            [rows(size) for size in sizes],
+            [pl.BlockSpec(memory_space=pl.ANY) for _ in sums],
+        ),
+        out_shape=(results, sums),
         scratch_shapes=[pltpu.VMEM(x.shape[1:], x.dtype) for x in sums],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("arbitrary",), vmem_limit_bytes=block.memory
@@ -126,14 +128,14 @@ def _run(kernel, activation, arrays, kernels, sizes, *, has_sums=False):
             ),
         ),
         name=f"feed_forward{kernel.__name__}",
-    )(*(x.reshape(num_rows, -1) for x in arrays), *kernels)
-    shaped = [x.reshape(batch, length, -1) for x in out[: len(sizes)]]
-    return *shaped, *out[len(sizes) :]
+    )([x.reshape(num_rows, -1) for x in arrays], list(kernels))
+    return *(x.reshape(batch, length, -1) for x in results), *sums
 
 
-def _forward(activation, num_rows, x, gate, intermediate, output, y, *for_backward):
+def _forward(activation, num_rows, arrays, kernels, results, no_sums):
     """Write the output of a block of rows and, if asked for, its gates and values."""
-    del num_rows
+    del num_rows, no_sums
+    (x,), (gate, intermediate, output), (y, *for_backward) = arrays, kernels, results
     gates, values = _dot(x, gate, 1, 0), _dot(x, intermediate, 1, 0)  # [rows, F]
     for ref, array in zip(for_backward, (gates, values), strict=False):
         ref[...] = array.astype(ref.dtype)
@@ -141,33 +143,17 @@ def _forward(activation, num_rows, x, gate, intermediate, output, y, *for_backwa
     y[...] = _dot(inner, output, 1, 0).astype(y.dtype)
 
 
-def _backward(
-    activation,
-    num_rows,
-    g,
-    x,
-    gates,
-    values,
-    gate,
-    intermediate,
-    output,
-    dx,
-    d_gate,
-    d_intermediate,
-    d_output,
-    *sums,
-):
+def _backward(activation, num_rows, arrays, kernels, results, sums, *totals):
     """Write the gradients of a block of rows; accumulate those of the matrices."""
     step = pl.program_id(0)
 
     @pl.when(step == 0)
     def _():
-        for total in sums:
+        for total in totals:
             total[...] = jnp.zeros(total.shape, total.dtype)
 
-    x, g, gates, values = (
-        _masked(array[...], step, num_rows) for array in (x, g, gates, values)
-    )
+    g, x, gates, values = (_masked(array[...], step, num_rows) for array in arrays)
+    (gate, intermediate, output), (dx,) = kernels, results
     values = values.astype(jnp.float32)
     activate = functools.partial(_activate, activation)
     activated, pullback = jax.vjp(activate, gates.astype(jnp.float32))
@@ -177,13 +163,12 @@ def _backward(
     d_rows = _dot(d_gates, gate, 1, 1) + _dot(d_values, intermediate, 1, 1)
     dx[...] = d_rows.astype(dx.dtype)
     products = (x, d_gates), (x, d_values), (inner, g)
-    for total, (left, right) in zip(sums, products, strict=True):
+    for total, (left, right) in zip(totals, products, strict=True):
         total[...] += _dot(left, right, 0, 0)
 
     @pl.when(step == pl.num_programs(0) - 1)
     def _():
-        results = d_gate, d_intermediate, d_output
-        for total, result in zip(sums, results, strict=True):
+        for total, result in zip(totals, sums, strict=True):
             pltpu.sync_copy(total, result.at[0])
 
 
