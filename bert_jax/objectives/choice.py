@@ -8,9 +8,6 @@ import jax.numpy as jnp
 
 from bert_jax.objectives import Batch, labelled
 
-# Logit of a missing choice; its probability is 0.
-_MISSING = -1e9
-
 
 @dataclasses.dataclass(frozen=True)
 class Choice(labelled.MultiTextObjective):
@@ -31,4 +28,4 @@ class Choice(labelled.MultiTextObjective):
         """Return float32 logits [B, C]; very negative where a choice is missing."""
         scores = self.encode_texts(params, batch, dropout_keys)  # [B, C, 1]
         exists = batch["attention_mask"].any(-1)  # [B, C]
-        return jnp.where(exists, scores[..., 0], _MISSING)
+        return jnp.where(exists, scores[..., 0], labelled.EXCLUDED)

@@ -9,9 +9,6 @@ import jax.numpy as jnp
 from bert_jax.model import flops, heads
 from bert_jax.objectives import Batch, BatchShapes, labelled, metric_sums
 
-# Logit of a text that is excluded from the comparison with the first text of a row.
-_EXCLUDED = -1e9
-
 
 @dataclasses.dataclass(frozen=True)
 class Embedding(labelled.MultiTextObjective):
@@ -70,7 +67,7 @@ class Embedding(labelled.MultiTextObjective):
         is_negative = is_real & (candidates >= 0) & ~belongs  # [B, B * (C - 1)]
         second = self._second_columns(len(texts))[:, None]  # [B, 1]
         is_own = jnp.arange(len(candidates)) == second
-        return jnp.where(is_own | is_negative, logits, _EXCLUDED)
+        return jnp.where(is_own | is_negative, logits, labelled.EXCLUDED)
 
     def _second_columns(self, rows: int) -> jax.Array:
         """Return the column of the second text of each row: int32 [B]."""

@@ -12,6 +12,9 @@ from bert_jax.model import cross_entropy, flops, heads, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, BatchShapes, metric_sums
 
+# Logit of what a softmax must not choose; its probability is 0.
+EXCLUDED = -1e9
+
 
 @dataclasses.dataclass(frozen=True)
 class LabelledObjective:

@@ -9,9 +9,6 @@ import jax.numpy as jnp
 from bert_jax.model import cross_entropy, heads
 from bert_jax.objectives import Batch, labelled, metric_sums
 
-# Logit of padding.
-_PADDING = -1e9
-
 
 @dataclasses.dataclass(frozen=True)
 class Spans(labelled.LabelledObjective):
@@ -37,7 +34,8 @@ class Spans(labelled.LabelledObjective):
     ) -> jax.Array:
         """Return float32 logits [B, L, 2]; very negative at padding."""
         logits = super().logits(params, batch, dropout_keys)
-        return jnp.where(batch["attention_mask"][..., None], logits, _PADDING)
+        is_token = batch["attention_mask"][..., None]  # [B, L, 1]
+        return jnp.where(is_token, logits, labelled.EXCLUDED)
 
     def measure_logits(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
         """Return loss and accuracies; `span_accuracy` requires both ends correct."""
