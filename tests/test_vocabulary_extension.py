@@ -116,17 +116,6 @@ def test_unused_tokens_are_replaced_first(wordpiece):
     assert encoded.ids == [len(tokens) - 2, ids[1], len(tokens) - 1]
 
 
-def extend(pretrained, text, output, words, min_count):
-    return vocabulary_extension.extend(
-        str(pretrained),
-        source(text),
-        str(output),
-        words=words,
-        min_count=min_count,
-        sample_bytes=9**9,
-    )
-
-
 def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
     flags = [f"--init_from={pretrained}", f"--input={text}", "--words=2"]
     done = call("extend_vocabulary", *flags, "--min_count=2")
@@ -164,10 +153,14 @@ def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
 def test_unusable_vocabularies_texts_and_folders_are_refused(
     pretrained, text, tmp_path, monkeypatch
 ):
+    def extend(init_from, output, text=text, min_count=1):
+        settings = {"words": 5, "min_count": min_count, "sample_bytes": 9**9}
+        given = str(init_from), source(text), str(tmp_path / output)
+        vocabulary_extension.extend(*given, **settings)
+
     xlnet = published.folder("xlnet_bare")
     with pytest.raises(UserError, match="WordPiece vocabulary .* has a Unigram voc"):
-        # Before it reads the text.
-        extend(xlnet, tmp_path / "missing.txt", tmp_path / "a", words=5, min_count=1)
+        extend(xlnet, "a", text=tmp_path / "missing.txt")  # which it does not read
     opened = lazy_checkpoint.read(pretrained)
     values = json.loads(opened.metadata.tokenizer.pipeline) | {"pre_tokenizer": None}
     tokenizer = tokenizer_lib.make(values)
@@ -176,10 +169,10 @@ def test_unusable_vocabularies_texts_and_folders_are_refused(
         changed = dataclasses.replace(opened, metadata=metadata)
         patch.setattr(lazy_checkpoint, "read", lambda source: changed)
         with pytest.raises(UserError, match="a WordPiece vocabulary and no pre-token"):
-            extend(pretrained, text, tmp_path / "a", words=5, min_count=1)
+            extend(pretrained, "a")
     with pytest.raises(UserError, match="no word that occurs 1000 times or more"):
-        extend(pretrained, text, tmp_path / "a", words=5, min_count=1000)
+        extend(pretrained, "a", min_count=1000)
     assert not (tmp_path / "a").exists()
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is not empty; give a new folder"):
-        extend(pretrained, text, tmp_path, words=5, min_count=1)
+        extend(pretrained, "")
