@@ -214,6 +214,13 @@ def encode(encoder, params, inputs):
     return model.apply(given, inputs, method=both)
 
 
+def logits_at_all_positions(objective, params, inputs):
+    """Return the logits of masked tokens as if every token were masked."""
+    count, length = inputs.input_ids.shape
+    every = jnp.tile(jnp.arange(length), (count, 1))
+    return objective.model.apply({"params": params}, inputs, every)
+
+
 def from_state(state, template, spec):
     """Return a tree of parameters like the template, from arrays by name."""
 

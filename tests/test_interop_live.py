@@ -359,11 +359,9 @@ def logits_of(objective, params, rows):
     def logits(params):
         if not isinstance(objective, masked_lm.MaskedLm):
             return objective.logits(params, rows)
-        count, length = rows["input_ids"].shape
-        every = jnp.tile(jnp.arange(length), (count, 1))
-        variables = {"params": params}
-        tokens = objective.model.apply(variables, Inputs.of(rows), every).mlm
-        return tokens.compute()[..., : objective.encoder.vocab_size]
+        given = objective, params, Inputs.of(rows)
+        tokens = published.logits_at_all_positions(*given).mlm.compute()
+        return tokens[..., : objective.encoder.vocab_size]
 
     return np.asarray(logits(params))
 

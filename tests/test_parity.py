@@ -74,9 +74,7 @@ def logits_of(objective, params, inputs, case):
     """Return the logits at all positions, by their names in `transformers`."""
     size = objective.encoder.vocab_size
     if isinstance(objective, masked_lm.MaskedLm):
-        count, length = inputs.input_ids.shape
-        every = jnp.tile(jnp.arange(length), (count, 1))  # [B, L]
-        logits = objective.model.apply({"params": params}, inputs, every)
+        logits = published.logits_at_all_positions(objective, params, inputs)
         tokens = logits.mlm.compute()[..., :size]
         return {
             "logits": tokens,
