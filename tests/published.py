@@ -73,6 +73,11 @@ def folder(case):
     return write(case, parent / case)
 
 
+def edit(path, **values):
+    """Set values of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
 def arrays_of(folder):
     """Return all arrays in the safetensors files of a folder, by name."""
     arrays = {}

@@ -1,6 +1,7 @@
 """Published checkpoints agree with transformers: outputs, losses, tokens, loading."""
 
 import dataclasses
+import functools
 import json
 import re
 import shutil
@@ -73,21 +74,22 @@ def written(tokenizer, folder):
     return folder
 
 
+def learn_sentencepiece(texts, size, **cleaning):
+    """Return a tokenizer, and a function with the library's ids of a text."""
+    tokenizer = tokenizer_training.train_sentencepiece(texts, size, **cleaning)
+    normalizer = sentencepiece_model.normalizer(**cleaning)
+    given = texts, normalizer, 1.0, tokenizer.vocab_size
+    model = tokenizer_training._sentencepiece_model(*given)
+    reference = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return tokenizer, lambda text: reference.encode(normalizer.normalize_str(text))
+
+
 def test_learnt_sentencepiece_models_give_the_ids_of_the_library(documents):
-    texts = [*published.texts(), *documents[:20]]
-    for lower_case in (False, True):
-        settings = {"lower_case": lower_case, "strip_accents": lower_case}
-        tokenizer = tokenizer_training.train_sentencepiece(
-            documents[:20], 300, **settings
-        )
-        normalizer = sentencepiece_model.normalizer(**settings)
-        model = tokenizer_training._sentencepiece_model(
-            documents[:20], normalizer, 1.0, 300
-        )
-        reference = sentencepiece.SentencePieceProcessor(model_proto=model)
-        for text in filter(is_alike, texts):
-            normal = normalizer.normalize_str(text)
-            assert tokenizer.encode(text) == reference.encode(normal), text
+    for clean in (False, True):
+        cleaning = {"lower_case": clean, "strip_accents": clean}
+        tokenizer, ids = learn_sentencepiece(documents[:20], 300, **cleaning)
+        for text in filter(is_alike, [*published.texts(), *documents[:20]]):
+            assert tokenizer.encode(text) == ids(text), text
         pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
         assert_same_pair(pipeline, tokenizer)
 
@@ -105,17 +107,10 @@ def test_learnt_sentencepiece_models_give_the_ids_of_the_library(documents):
 )
 def test_decomposed_text_is_composed_as_the_library_does(text, strip_accents):
     decomposed = unicodedata.normalize("NFD", text)
-    settings = {"lower_case": False, "strip_accents": strip_accents}
-    learn_from = [decomposed] * 50, 90
-    tokenizer = tokenizer_training.train_sentencepiece(*learn_from, **settings)
-    normalizer = sentencepiece_model.normalizer(**settings)
-    model = tokenizer_training._sentencepiece_model(
-        learn_from[0], normalizer, 1.0, tokenizer.vocab_size
-    )
-    reference = sentencepiece.SentencePieceProcessor(model_proto=model)
-    normal = normalizer.normalize_str(decomposed)
+    cleaning = {"lower_case": False, "strip_accents": strip_accents}
+    tokenizer, ids_of = learn_sentencepiece([decomposed] * 50, 90, **cleaning)
     ids = tokenizer.encode(decomposed)
-    assert ids == reference.encode(normal) == tokenizer.encode(text)
+    assert ids == ids_of(decomposed) == tokenizer.encode(text)
     assert tokenizer.unk_id not in ids
 
 
@@ -394,16 +389,23 @@ def test_older_names_and_copies_are_read(tmp_path):
         convert.convert(str(untied), str(tmp_path / "original"), "tensorflow")
 
 
-def test_older_configs_of_modernbert_are_read(tmp_path):
+@pytest.fixture
+def encoder_of(tmp_path):
+    """Return a function that reads the encoder of a case with another config."""
+
+    def read(case, removed=(), **changes):
+        values = json.loads((published.folder(case) / "config.json").read_text())
+        kept = {n: value for n, value in values.items() if n not in removed}
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(kept | changes))
+        return configs.read(path).encoder
+
+    return read
+
+
+def test_older_configs_of_modernbert_are_read(encoder_of):
     """Configs of the models on the Hub were written before `transformers` 5."""
-    folder = published.write("modernbert", tmp_path)
-    original = json.loads((folder / "config.json").read_text())
-
-    def encoder(removed=(), **values):
-        kept = {n: v for n, v in original.items() if n not in removed} | values
-        (folder / "config.json").write_text(json.dumps(kept))
-        return checkpoints.open_published(folder).metadata.encoder
-
+    encoder = functools.partial(encoder_of, "modernbert")
     expected = encoder()
     newer = ("layer_types", "rope_parameters")
     older = {"global_rope_theta": 5000.0, "local_rope_theta": 40.0}
@@ -421,19 +423,16 @@ def test_older_configs_of_modernbert_are_read(tmp_path):
     assert encoder(sliding_window=3).attention_window == 3
 
 
-def test_scaling_replaces_the_bases_of_eurobert(tmp_path):
+def test_scaling_replaces_the_bases_of_eurobert(encoder_of):
     """`rope_scaling` has precedence over `rope_parameters`, as in `transformers`."""
-    folder = published.write("eurobert_bare", tmp_path)
-    values = json.loads((folder / "config.json").read_text())
-    assert values["rope_parameters"]["rope_theta"] == 500
-    for scaling, more, base in (
-        ({"rope_type": "default", "rope_theta": 77.0}, {}, 77),
-        ({"rope_type": "default"}, {}, 10_000),
-        ({"rope_type": "default"}, {"rope_theta": 33}, 33),
+    assert encoder_of("eurobert_bare").rotary_base == 500
+    default = {"rope_type": "default"}
+    for changes, base in (
+        ({"rope_scaling": default | {"rope_theta": 77.0}}, 77),
+        ({"rope_scaling": default}, 10_000),
+        ({"rope_scaling": default, "rope_theta": 33}, 33),
     ):
-        changed = values | more | {"rope_scaling": scaling}
-        (folder / "config.json").write_text(json.dumps(changed))
-        assert checkpoints.open_published(folder).metadata.encoder.rotary_base == base
+        assert encoder_of("eurobert_bare", **changes).rotary_base == base
 
 
 @pytest.mark.parametrize(
@@ -443,27 +442,18 @@ def test_scaling_replaces_the_bases_of_eurobert(tmp_path):
         ("xlnet_bare", ("d_model", "n_layer", "n_head")),
     ],
 )
-def test_the_second_name_of_a_value_has_precedence(case, first_names, tmp_path):
+def test_the_second_name_of_a_value_has_precedence(case, first_names, encoder_of):
     """As in `transformers`, whether the first is there or not."""
-    values = json.loads((published.folder(case) / "config.json").read_text())
-    path = tmp_path / "config.json"
-
-    def encoder(**changes):
-        path.write_text(json.dumps(values | changes))
-        return configs.read(path).encoder
-
-    expected = encoder()
+    expected = encoder_of(case)
     names = ["hidden_size", "num_hidden_layers", "num_attention_heads"]
     fields = ["hidden_size", "num_layers", "num_heads"]
     for name, first, field in zip(names, first_names, fields, strict=True):
-        other = 2 * values[first]
-        changed = dataclasses.replace(expected, **{field: other})
-        assert encoder(**{name: other}) == changed
-        first_value = values.pop(first)
-        assert encoder(**{name: first_value}) == expected
-        values[first] = first_value
+        value = getattr(expected, field)
+        changed = dataclasses.replace(expected, **{field: 2 * value})
+        assert encoder_of(case, **{name: 2 * value}) == changed
+        assert encoder_of(case, [first], **{name: value}) == expected
     if case == "xlnet_bare":
-        assert encoder(n_token=400).vocab_size == 400
+        assert encoder_of(case, n_token=400).vocab_size == 400
 
 
 @pytest.mark.parametrize(
@@ -473,16 +463,14 @@ def test_families_with_the_arrays_of_roberta_are_read(model_type, begin, tmp_pat
     for case in ("roberta_masked_lm", "roberta_classification"):
         folder = published.write(case, tmp_path / case)
         expected = checkpoints.open_published(folder)
-        values = json.loads((folder / "config.json").read_text())
-        (name,) = values["architectures"]
-        values["architectures"] = [name.replace("Roberta", begin)]
-        values["model_type"] = model_type
-        (folder / "config.json").write_text(json.dumps(values))
+        name = expected.spec.name.replace("Roberta", begin)
+        changes = {"architectures": [name], "model_type": model_type}
+        published.edit(folder / "config.json", **changes)
         read = checkpoints.open_published(folder)
         assert read.spec.family.model_type == model_type
         assert (read.metadata, read.shapes) == (expected.metadata, expected.shapes)
         done = convert.convert(str(folder), str(tmp_path / f"{case}2"), "huggingface")
-        assert done.name == name
+        assert done.name == expected.spec.name
 
 
 def copy_with(source, folder, arrays):

@@ -7,6 +7,7 @@ import numpy as np
 import published
 import pytest
 import tokenizers
+from published import edit
 
 from bert_jax import prediction
 from bert_jax.errors import UserError
@@ -24,10 +25,6 @@ def refused(path, message):
     with pytest.raises(UserError, match=message) as raised:
         checkpoints.find(path)
     assert "\n" not in str(raised.value)
-
-
-def edit(path, **values):
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
@@ -368,8 +365,8 @@ def template(single, pair):
 def test_pipelines_that_cannot_be_used_are_refused(case, part, values, message, folder):
     source = folder(case)
     pipeline = json.loads((source / "tokenizer.json").read_text())
-    pipeline[part] = pipeline[part] | values if part == "model" else values
-    (source / "tokenizer.json").write_text(json.dumps(pipeline))
+    edited = pipeline[part] | values if part == "model" else values
+    edit(source / "tokenizer.json", **{part: edited})
     if message:
         refused(source, message)
     else:  # two separators
