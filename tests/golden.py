@@ -16,11 +16,12 @@ import tempfile
 import numpy as np
 import recipes
 import runs
+from corpora import build_text
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, pretraining
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, shards, sources
+from bert_jax.corpus import shards
 from bert_jax.data import batches as batches_lib
 from bert_jax.data.labelled_batches import LabelledBatches
 from bert_jax.tokenizer import pipelines
@@ -43,10 +44,7 @@ def make_corpus(folder: pathlib.Path) -> shards.Corpus:
         for i in range(4000)
     ]
     text = "".join(s + "\n\n" * (i % 23 == 0) for i, s in enumerate(sentences))
-    (folder / "text.txt").write_text(text)
-    source = sources.Source(str(folder / "text.txt"), "text", split_bytes=20_000)
-    settings = build.Settings(held_out=0.1)
-    return build.build(source, settings, tokenizer, folder / "corpus", workers=1)
+    return build_text([text], tokenizer, folder / "corpus", held_out=0.1)
 
 
 def batch_hashes(corpus: shards.Corpus) -> dict[str, str]:
