@@ -51,6 +51,16 @@ def pretrain(corpus, workdir, *flags, recipe=RECIPE):
     return command("pretrain", *flags_of(corpus, workdir, *flags, recipe=recipe))
 
 
+def pretrain_after(lines, flags):
+    """Return the command that pretrains after some lines of Python."""
+    program = (
+        f"{lines}\n"
+        "from bert_jax.run import command_line, pretrain\n"
+        "command_line.main(pretrain.main, pretrain.define_flags)\n"
+    )
+    return [sys.executable, "-c", program, *flags]
+
+
 class Watched:
     """A command under way, whose lines are read as they come."""
 

@@ -103,18 +103,16 @@ def test_a_second_interrupt_from_the_keyboard_is_meant():
 
 def wrapped(flags, number):
     """Return the command of a run that never compiles phase `number`, from 0."""
-    script = (
+    lines = (
         f"{STUCK}\n"
-        "from bert_jax.run import command_line, pretrain\n"
         "from bert_jax.training import programs\n"
         "lower = programs.lower_train_step\n"
         "def lower_train_step(run, phase, *arguments):\n"
         f"    is_stuck = phase is run.phases[{number}]\n"
         "    return stuck() if is_stuck else lower(run, phase, *arguments)\n"
         "programs.lower_train_step = lower_train_step\n"
-        "command_line.main(pretrain.main, pretrain.define_flags)\n"
     )
-    return [sys.executable, "-c", script, *flags]
+    return runs.pretrain_after(lines, flags)
 
 
 @pytest.mark.parametrize(
@@ -134,18 +132,16 @@ def test_a_request_between_two_phases_ends_the_process(lines):
 @pytest.mark.runs
 def test_a_request_during_the_last_save_is_heeded(corpus, tmp_path):
     flags = runs.flags_of(corpus, tmp_path / "run")
-    script = (
+    lines = (
         "import os, signal\n"
-        "from bert_jax.run import command_line, pretrain\n"
         "from bert_jax.training import checkpoint\n"
         "close = checkpoint.Checkpoints.close\n"
         "def close_late(self):\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    close(self)\n"
         "checkpoint.Checkpoints.close = close_late\n"
-        "command_line.main(pretrain.main, pretrain.define_flags)\n"
     )
-    watched = runs.Watched([sys.executable, "-c", script, *flags])
+    watched = runs.Watched(runs.pretrain_after(lines, flags))
     assert watched.end() == 75, watched.text
     assert runs.newest_step(tmp_path / "run") == 40
 

@@ -113,16 +113,14 @@ def test_checkpoints_move_between_numbers_of_processes(one_process, corpus, tmp_
 @pytest.mark.slow
 def test_a_slow_host_shows(corpus, tmp_path):
     """The process whose data comes late is named, with what it costs."""
-    wrapper = (
+    lines = (
         "import sys, time; from bert_jax.data import pipeline;"
-        "from bert_jax.run import command_line, pretrain;"
         "batches = pipeline.Pipeline.batches;"
         "late = lambda self, *a: ((time.sleep(0.1), b)[1] for b in batches(self, *a));"
-        "pipeline.Pipeline.batches = late if sys.argv[-1][-1] == '1' else batches;"
-        "command_line.main(pretrain.main, pretrain.define_flags)"
+        "pipeline.Pipeline.batches = late if sys.argv[-1][-1] == '1' else batches"
     )
     flags = runs.flags_of(corpus, tmp_path / "run", *RUN)
-    runs.succeed(runs.launch(2, 1, [sys.executable, "-c", wrapper, *flags]))
+    runs.succeed(runs.launch(2, 1, runs.pretrain_after(lines, flags)))
     records = metrics_file.read(tmp_path / "run")
     last = [r for r in records if r["split"] == "train"][-1]
     assert last["slowest_process"] == 1
@@ -133,18 +131,16 @@ def test_a_slow_host_shows(corpus, tmp_path):
 @pytest.mark.parametrize("slow", ["programs.lower_train_step", "saving.Saver.compile"])
 def test_a_process_may_compile_for_longer_than_gloo_waits(slow, corpus, tmp_path):
     """Gloo gives up after 30 seconds if one process is late."""
-    wrapper = (
+    lines = (
         "import sys, time; from bert_jax.training import programs, saving;"
-        "from bert_jax.run import command_line, pretrain;"
         f"compile = {slow};"
         "late = lambda *a: (time.sleep(40), compile(*a))[1];"
-        f"{slow} = late if sys.argv[-1][-1] == '1' else compile;"
-        "command_line.main(pretrain.main, pretrain.define_flags)"
+        f"{slow} = late if sys.argv[-1][-1] == '1' else compile"
     )
     flags = runs.flags_of(
         corpus, tmp_path / "run", "--config.phases[0].steps=2", "--config.mesh.fsdp=2"
     )
-    done = runs.succeed(runs.launch(2, 2, [sys.executable, "-c", wrapper, *flags]))
+    done = runs.succeed(runs.launch(2, 2, runs.pretrain_after(lines, flags)))
     assert "[0] train step 2/2" in done.text
 
 
@@ -179,12 +175,10 @@ def test_fine_tuning_in_two_processes(one_process, labelled_files, tmp_path):
 
 PER_PROCESS = """
 import sys
-from bert_jax.run import command_line, pretrain
 process = sys.argv[-1][-1]
 sys.argv = [a.replace("CORPUS", {corpora}[process != "1"]) for a in sys.argv]
 sys.argv = [a.replace("NUMBER", str(1 + int(process))) for a in sys.argv]
 sys.argv = [a for a in sys.argv if process == "0" or "ONLY_0" not in a]
-command_line.main(pretrain.main, pretrain.define_flags)
 """
 
 
@@ -192,14 +186,14 @@ command_line.main(pretrain.main, pretrain.define_flags)
 def test_an_error_in_one_process_ends_all(differs, corpus, tmp_path):
     """One host lacks the corpus, or has another workdir, config or source."""
     nowhere = str(tmp_path / "nowhere") if differs == "corpus" else str(corpus.folder)
-    script = PER_PROCESS.format(corpora=[nowhere, str(corpus.folder)])
+    lines = PER_PROCESS.format(corpora=[nowhere, str(corpus.folder)])
     moved = dataclasses.replace(corpus, folder="CORPUS")
     workdir = tmp_path / ("placeNUMBER" if differs == "workdir" else "run")
     fields = "loop.eval_every", "optimizer.learning_rate"
     numbers = [f"--config.{field}=NUMBER" for field in fields]
     changes = {"config": numbers, "init_from": ["--config.init_from=ONLY_0"]}
     flags = runs.flags_of(moved, workdir, *changes.get(differs, ()))
-    done = runs.run(runs.launch(2, 1, [sys.executable, "-c", script, *flags]))
+    done = runs.run(runs.launch(2, 1, runs.pretrain_after(lines, flags)))
     assert done.process.returncode == 2 and "Traceback" not in done.text, done.text
     message = {
         "corpus": f"no corpus in {nowhere}",
