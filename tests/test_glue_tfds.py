@@ -16,29 +16,26 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+MICROSOFT_MRPC = {
+    "train": "msr_paraphrase_train.txt",
+    "test": "msr_paraphrase_test.txt",
+    "dev_ids": "dev_ids.tsv",
+}
+
+
 @pytest.fixture
 def prepare(tmp_path, monkeypatch):
     """Return a function that prepares a task from files, and returns TFDS' folder."""
     import tensorflow_datasets as tfds
 
     def make(task, folder):
-        manager = tfds.download.DownloadManager
-        monkeypatch.setattr(
-            manager, "download_and_extract", lambda self, url: str(folder.parent)
-        )
-        monkeypatch.setattr(
-            manager,
-            "download",
-            lambda self, urls: (
-                str(folder.parent / "diagnostic/diagnostic.tsv")
-                if task == "ax"
-                else {
-                    "train": str(folder / "msr_paraphrase_train.txt"),
-                    "test": str(folder / "msr_paraphrase_test.txt"),
-                    "dev_ids": str(folder / "dev_ids.tsv"),
-                }
-            ),
-        )
+        files = str(folder.parent / "diagnostic/diagnostic.tsv")
+        if task == "mrpc":
+            names = MICROSOFT_MRPC.items()
+            files = {part: str(folder / name) for part, name in names}
+        manager, extracted = tfds.download.DownloadManager, str(folder.parent)
+        monkeypatch.setattr(manager, "download_and_extract", lambda *_: extracted)
+        monkeypatch.setattr(manager, "download", lambda *_: files)
         data = tmp_path / "prepared"
         tfds.builder(f"glue/{task}", data_dir=str(data)).download_and_prepare()
         return data
@@ -57,10 +54,10 @@ def microsoft_mrpc(folder):
     """Write the pairs of GLUE's MRPC as Microsoft does."""
     header = HEADERS["mrpc"]
     names = header.removeprefix("\ufeff").split("\t")
-    write(folder / "msr_paraphrase_train.txt", header, rows(names, "mrpc", 10))
-    write(folder / "msr_paraphrase_test.txt", header, rows(names, "mrpc", 3, 10))
-    ids = "".join(f"{i}\t{i}\n" for i in range(6, 10))
-    (folder / "dev_ids.tsv").write_text("#1 ID\t#2 ID\n" + ids)
+    train, test, ids = (folder / name for name in MICROSOFT_MRPC.values())
+    write(train, header, rows(names, "mrpc", 10))
+    write(test, header, rows(names, "mrpc", 3, 10))
+    write(ids, "#1 ID\t#2 ID", (f"{i}\t{i}" for i in range(6, 10)))
 
 
 def values(task, examples):
