@@ -27,7 +27,6 @@ from bert_jax.objectives import (
 
 pytestmark = pytest.mark.usefixtures("checked_shapes")
 
-DISCRIMINATOR_WEIGHT = 50
 # Objectives of cases that are fine-tuned, by the end of their names.
 TASKS = {
     "classification": lambda encoder: classification.Classification(encoder, 3),
@@ -228,7 +227,7 @@ def test_both_halves_of_electra_agree(monkeypatch):
     stored, params, encoder = read("electra_discriminator")
     other, generator, generator_encoder = read("electra_generator")
     settings = config.ReplacedTokensConfig(generator_size=0.5, generator_layers=0.5)
-    assert settings.discriminator_weight == DISCRIMINATOR_WEIGHT
+    assert settings.discriminator_weight == 50
     objective = replaced_tokens.ReplacedTokens(encoder, settings)
     assert objective.generator == generator_encoder
     shared = generator["encoder"].pop("embeddings")
