@@ -15,7 +15,7 @@ import numpy as np
 import safetensors.numpy
 import sentencepiece
 
-from bert_jax.interop import checkpoints, huggingface
+from bert_jax.interop import checkpoints
 from bert_jax.model import heads, parameters
 from bert_jax.model.inputs import Inputs
 
@@ -224,13 +224,3 @@ def logits_at_all_positions(objective, params, inputs):
     count, length = inputs.input_ids.shape
     every = jnp.tile(jnp.arange(length), (count, 1))
     return objective.model.apply({"params": params}, inputs, every)
-
-
-def from_state(state, template, spec):
-    """Return a tree of parameters like the template, from arrays by name."""
-
-    def parameter(path, leaf):
-        arrays = [np.asarray(state[name]) for name in huggingface.names(path, spec)]
-        return huggingface.to_parameter(path, arrays, leaf.shape, spec)
-
-    return parameters.map_with_path(parameter, template)
