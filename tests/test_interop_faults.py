@@ -336,14 +336,6 @@ def template(single, pair):
         (
             "bare",
             "post_processor",
-            BERT
-            | {"type": "RobertaProcessing", "trim_offsets": True}
-            | {"add_prefix_space": False},
-            None,
-        ),
-        (
-            "bare",
-            "post_processor",
             BERT | {"type": "BertProcessing", "cls": ["[SEP]", 3]},
             r"joins text pairs as \[SEP\] A \[SEP\] B \[SEP\]; bert_jax supports "
             r"\[CLS\] A \[SEP\] B \[SEP\] only",
@@ -367,11 +359,15 @@ def test_pipelines_that_cannot_be_used_are_refused(case, part, values, message, 
     pipeline = json.loads((source / "tokenizer.json").read_text())
     edited = pipeline[part] | values if part == "model" else values
     edit(source / "tokenizer.json", **{part: edited})
-    if message:
-        refused(source, message)
-    else:  # two separators
-        tokenizer = checkpoints.read_metadata(checkpoints.find(source)).tokenizer
-        assert tokenizer.pair_separators == [3, 3]
+    refused(source, message)
+
+
+def test_pairs_may_have_two_separators(folder):
+    source = folder("bare")
+    processor = {"type": "RobertaProcessing", "trim_offsets": True}
+    processor |= BERT | {"add_prefix_space": False}
+    edit(source / "tokenizer.json", post_processor=processor)
+    assert checkpoints.read_metadata(source).tokenizer.pair_separators == [3, 3]
 
 
 @pytest.mark.parametrize(
