@@ -125,10 +125,7 @@ DISK = "^cannot write to /.*: No space left on device; set TMPDIR to another fol
     ("request_name", "raised", "kind", "message"),
     [
         ("glob", TimeoutError("silence"), Unavailable, UNREACHABLE),
-        ("glob", HttpError("later\n"), Unavailable, UNREACHABLE),
         ("glob", OSError("forbidden"), UserError, UNREACHABLE),
-        ("get_file", TimeoutError("silence"), Unavailable, UNREACHABLE),
-        ("get_file", HttpError("later\n"), Unavailable, UNREACHABLE),
         ("get_file", ClientPayloadError("cut"), Unavailable, UNREACHABLE),
         ("get_file", OSError("forbidden"), UserError, UNREACHABLE),
         ("get_file", OSError(errno.ENOSPC, "full"), UserError, DISK),
