@@ -22,10 +22,8 @@ import reprlib
 from collections.abc import Iterable, Iterator
 from xml.sax import saxutils
 
-import pyarrow
-
 from bert_jax import terminal
-from bert_jax.corpus import file_kinds
+from bert_jax.corpus import file_kinds, parquet_files
 from bert_jax.errors import UserError
 
 FORMATS = ("text", "jsonl", "wikiextractor", "parquet")
@@ -33,7 +31,6 @@ _MAX_LINES = 20  # of problems
 # Longer documents and lines are cut, to bound the memory.
 _MAX_DOCUMENT_CHARS = 1_000_000
 _MAX_LINE_BYTES = 1 << 24
-_BATCH_ROWS = 1000  # of a Parquet file
 # A line, in a text that also has carriage returns. Faulty conversions put two of them
 # before a line feed.
 _LINE = re.compile(rb"[^\r\n]*(?:\r{0,2}\n|\r|\Z)")
@@ -302,76 +299,15 @@ def _jsonl_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
 
 
 def _parquet_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
-    """Yield the lines of rows. A row group belongs to the range in which it begins."""
-    from pyarrow import parquet  # slow to import
-
-    file = parquet.ParquetFile(lines.stream)
-    columns = {field.name for field in file.schema_arrow if _is_text(field.type)}
-    if text_field not in columns:
-        raise UserError(
-            f"{terminal.printable(lines.name)} has no column {text_field!r} of texts; "
-            f"it has {', '.join(sorted(columns)) or 'none'}; choose one with "
-            "--text_field"
-        )
-    for i in range(file.num_row_groups):
-        group = file.metadata.row_group(i)
-        if not lines.start <= _first_byte(group) < lines.end:
-            lines.row += group.num_rows
-            continue
-        for batch in file.iter_batches(_BATCH_ROWS, [i], [text_field]):
-            # Not as strings, which need not be UTF-8.
-            for text in batch.column(0).cast(pyarrow.large_binary()).to_pylist():
-                lines.row += 1
-                try:
-                    yield from text.decode("utf-8").splitlines(keepends=True)
-                    yield None
-                except (AttributeError, UnicodeDecodeError):
-                    lines.report(f"no text in {text_field!r}; left out")
-
-
-def row_group_sizes(name: str, text_field: str) -> dict[int, int]:
-    """Return the unpacked bytes of text in each row group of a Parquet file.
-
-    Keys are the first bytes of the groups. A damaged file has none; it is reported when
-    its rows are read.
-
-    Raises:
-      Unavailable: The file cannot be read now.
-    """
-    from pyarrow import parquet  # slow to import
-
-    try:
-        with file_kinds.open_decompressed(name) as stream:
-            metadata = parquet.ParquetFile(stream).metadata
-            groups = list(map(metadata.row_group, range(metadata.num_row_groups)))
-    except file_kinds.READ_ERRORS as error:
-        file_kinds.raise_if_transient(name, error)
-        return {}
-    return {
-        _first_byte(group): sum(
-            column.total_uncompressed_size
-            for column in map(group.column, range(group.num_columns))
-            if column.path_in_schema == text_field
-        )
-        for group in groups
-    }
-
-
-def _first_byte(group: "pyarrow.parquet.RowGroupMetaData") -> int:
-    """Return the byte of a file at which a row group begins."""
-    pages = (group.column(i) for i in range(group.num_columns))
-    return min(
-        (p.dictionary_page_offset or p.data_page_offset for p in pages), default=0
-    )
-
-
-def _is_text(kind: pyarrow.DataType) -> bool:
-    if pyarrow.types.is_dictionary(kind):
-        kind = kind.value_type
-    texts = pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()
-    # Some writers do not mark strings as such. A column of nulls has a type of its own.
-    bare = pyarrow.binary(), pyarrow.large_binary(), pyarrow.binary_view()
-    return kind in (*texts, *bare, pyarrow.null())
+    for row, text in parquet_files.texts(
+        lines.stream, lines.name, lines.start, lines.end, text_field
+    ):
+        lines.row = row
+        if text is None:
+            lines.report(f"no text in {text_field!r}; left out")
+        else:
+            yield from text.splitlines(keepends=True)
+            yield None
 
 
 def join_lines(lines: Iterable[str | None]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax import storage, terminal
-from bert_jax.corpus import document_files, file_kinds, sources
+from bert_jax.corpus import file_kinds, parquet_files, sources
 from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import UserError
 
@@ -74,7 +74,7 @@ def _text_bytes(
     if source.format == "parquet":
         names = sorted({section.name for split in planned for section in split})
         fields = itertools.repeat(source.text_field)
-        sizes = storage.map_in_threads(document_files.row_group_sizes, names, fields)
+        sizes = storage.map_in_threads(parquet_files.row_group_sizes, names, fields)
         shown = terminal.progress_bar(
             iterable=sizes, total=len(names), desc="reading metadata"
         )
