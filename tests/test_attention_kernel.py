@@ -16,7 +16,12 @@ from bert_jax import config
 from bert_jax.model import randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import attention as kernels_lib
-from bert_jax.model.kernels import decisions, overlapping_pieces, tpu_attention
+from bert_jax.model.kernels import (
+    block_sizes,
+    decisions,
+    overlapping_pieces,
+    tpu_attention,
+)
 from bert_jax.training import sharding
 
 pytestmark = pytest.mark.usefixtures("checked_shapes")
@@ -119,7 +124,7 @@ by_kernel = kernels_lib._tpu
 
 
 # Attention of rows that are cut into pieces of 128 positions.
-_shortened = mock.patch.object(decisions, "MAX_LENGTH", 128)
+_shortened = mock.patch.object(block_sizes, "MAX_LENGTH", 128)
 by_pieces = _shortened(kernels_lib._tpu_pieces)
 by_kernel_of_long_rows = _shortened(by_kernel)
 by_cudnn = functools.partial(kernels_lib._cudnn, implementation="xla")
@@ -448,7 +453,7 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
     ids=str,
 )
 def test_kernel_compiles(name, case, monkeypatch):
-    in_pieces = case.window and case.length > decisions.MAX_LENGTH
+    in_pieces = case.window and case.length > block_sizes.MAX_LENGTH
     attend = kernels_lib._tpu_pieces if in_pieces else by_kernel
     run = functools.partial(output_and_gradients, case, attend)
     assert_attention_compiles(name, run, case.arrays(), monkeypatch)

@@ -14,7 +14,7 @@ from toy import assert_trees_close
 
 from bert_jax import config
 from bert_jax.model import cross_entropy
-from bert_jax.model.kernels import decisions, tpu_cross_entropy
+from bert_jax.model.kernels import block_sizes, tpu_cross_entropy
 from bert_jax.objectives import metric_sums
 from bert_jax.training import sharding
 
@@ -87,7 +87,9 @@ def test_a_table_of_less_than_a_block_equals_a_restatement(simulated_kernels):
 
 
 def test_blocks_of_wide_embeddings_are_smaller(simulated_kernels):
-    sizes = [decisions.cross_entropy_columns(size) for size in (1792, 2304, 3712, 3840)]
+    sizes = [
+        block_sizes.cross_entropy_columns(size) for size in (1792, 2304, 3712, 3840)
+    ]
     assert sizes == [1024, 512, 256, None]
     arrays = arrays_of((2, 8), columns=2304)
     assert_trees_close(jax.jit(by_kernel)(*arrays), restated(*arrays), 4e-6)

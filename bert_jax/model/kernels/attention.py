@@ -11,6 +11,7 @@ from bert_jax import config as config_lib
 from bert_jax.model import plain_attention, products, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import (
+    block_sizes,
     decisions,
     overlapping_pieces,
     per_device,
@@ -71,7 +72,7 @@ def _tpu(config, projections, biases, pattern, dropout_keys, query_positions=Non
         _repeat_for_heads(config, x).reshape(*x.shape[:2], -1) for x in projections
     )  # [B, L, H K]
     if query_positions is not None:
-        padding = 0, -query.shape[1] % decisions.QUERY_CHUNK
+        padding = 0, -query.shape[1] % block_sizes.QUERY_CHUNK
         query = jnp.pad(query, ((0, 0), padding, (0, 0)))
         query_positions = jnp.pad(query_positions, ((0, 0), padding))
     # `remat="attention"` changes nothing: the kernel recomputes scores anyway.

@@ -10,40 +10,28 @@ import dataclasses
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax.model.kernels import per_device
+from bert_jax.model.kernels import block_sizes, per_device
+from bert_jax.model.kernels.block_sizes import (
+    LANES,
+    MAX_LENGTH_IN_16_MIB,
+    QUERY_CHUNK,
+    ROW_CHUNK,
+    device_kind,
+)
 
 PLAIN = "plain operations"
 TPU_KERNEL = "TPU kernel"
 TPU_KERNEL_ON_PIECES = "TPU kernel on overlapping pieces"
 CUDNN = "cuDNN"
 
-# Columns of a TPU's registers.
-LANES = 128
-# Queries that the TPU's attention kernel computes at once.
-QUERY_CHUNK = 128
-# Longer rows are cut into pieces.
-MAX_LENGTH = 1024
-# Longest row whose attention fits the default memory limit of 16 MiB with all options.
-# A core of v4 has no more.
-MAX_LENGTH_IN_16_MIB = 8192
-# With a larger window, most of a piece of a long row would be overlap.
-MAX_WINDOW = 128
-HEAD_SIZES = (32, 64, 128)
+_HEAD_SIZES = (32, 64, 128)
 # Longest row whose scores of distances fit the chip's memory.
 MAX_LENGTH_WITH_DISTANCES = 512
-# Rows of a bfloat16 register. A block of a TPU kernel has a multiple of them.
-ROW_CHUNK = 16
 # TPUs with one core and 128 MiB in it (jax/_src/pallas/mosaic/tpu_info.py).
-LARGE_CORES = ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e")
-# Part of a core's memory that the kernels of the feed-forward network may use.
-FEED_FORWARD_MEMORY = 112 * 2**20
-# Predictions in a block of the kernels for the cross entropy.
-CROSS_ENTROPY_ROWS = 512
-# Bytes that blocks of the factors of logits may use, of the default limit of 16 MiB.
-_CROSS_ENTROPY_MEMORY = 11 * 2**20
+_LARGE_CORES = ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e")
 # Smaller float32 logits mostly stay in the chip's memory, where plain operations are
 # faster (docs/log.md, 2026-11-29).
-MIN_LOGITS_MIB = 112
+_MIN_LOGITS_MIB = 112
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +79,8 @@ def attention(
         reason = f"no kernel for platform {platform} has {config.positions} positions"
         return Decision(PLAIN, reason)
     if platform == "tpu":
-        overlap = is_local and config.attention_window <= MAX_WINDOW
-        in_pieces = overlap and length > MAX_LENGTH
+        overlap = is_local and config.attention_window <= block_sizes.MAX_WINDOW
+        in_pieces = overlap and length > block_sizes.MAX_LENGTH
         reasons = _attention_on_tpu(config, batch, length, has_dropout, in_pieces)
         return _first_reason(reasons, TPU_KERNEL_ON_PIECES if in_pieces else TPU_KERNEL)
     if platform == "cuda":
@@ -104,9 +92,9 @@ def attention(
 def _attention_on_tpu(config, batch, length, has_dropout, in_pieces):
     heads = config.num_heads / per_device.num_shards("heads")
     columns = heads * config.head_size
-    sizes = ", ".join(map(str, HEAD_SIZES))
+    sizes = ", ".join(map(str, _HEAD_SIZES))
     yield (
-        config.head_size not in HEAD_SIZES,
+        config.head_size not in _HEAD_SIZES,
         f"heads of {config.head_size} columns; kernels take {sizes}",
     )
     yield (
@@ -126,9 +114,10 @@ def _attention_on_tpu(config, batch, length, has_dropout, in_pieces):
         device_kind() == "TPU v4" and length > MAX_LENGTH_IN_16_MIB and not in_pieces,
         f"rows of more than {MAX_LENGTH_IN_16_MIB} tokens on TPU v4",
     )
+    limit = block_sizes.MAX_LENGTH
     yield (
-        length > MAX_LENGTH and has_dropout,
-        f"rows of more than {MAX_LENGTH} tokens with dropout of probabilities",
+        length > limit and has_dropout,
+        f"rows of more than {limit} tokens with dropout of probabilities",
     )
     yield _too_old()
     yield _uneven_rows(batch)
@@ -162,12 +151,6 @@ def is_cudnn_available() -> bool:
     return tuple(map(int, device.compute_capability.split("."))) >= (8, 0)
 
 
-def piece_size(length: int) -> int:
-    """Return the size of the largest equal pieces that the kernel takes of a row."""
-    sizes = range(QUERY_CHUNK, MAX_LENGTH + 1, QUERY_CHUNK)
-    return max(size for size in sizes if length % size == 0)
-
-
 def residual(
     config: config_lib.EncoderConfig, platform: str, batch: int, length: int
 ) -> Decision:
@@ -177,7 +160,10 @@ def residual(
 
 def _residual_on_tpu(config, batch, length):
     size = config.hidden_size
-    yield size % LANES, f"hidden size {size}; the kernel takes multiples of {LANES}"
+    yield (
+        size % LANES,
+        f"hidden size {size}; the kernel takes multiples of {LANES}",
+    )
     yield (
         length < ROW_CHUNK,
         f"rows of {length} tokens; the kernel takes {ROW_CHUNK} or more",
@@ -210,7 +196,7 @@ def _cross_entropy_on_tpu(config, batch, predictions, logits_reader):
         f"embeddings of {columns} columns; the kernel takes multiples of {LANES}",
     )
     yield (
-        cross_entropy_columns(columns) is None,
+        block_sizes.cross_entropy_columns(columns) is None,
         f"embeddings of {columns} columns do not fit into a core",
     )
     parts = per_device.num_shards("vocab")
@@ -219,19 +205,9 @@ def _cross_entropy_on_tpu(config, batch, predictions, logits_reader):
     yield _uneven_rows(batch)
     rows = batch * predictions // per_device.num_shards("batch")
     yield (
-        4 * rows * config.vocab_size < MIN_LOGITS_MIB * 2**20,
-        f"logits of less than {MIN_LOGITS_MIB} MiB on a device",
+        4 * rows * config.vocab_size < _MIN_LOGITS_MIB * 2**20,
+        f"logits of less than {_MIN_LOGITS_MIB} MiB on a device",
     )
-
-
-def cross_entropy_columns(embedding_columns: int) -> int | None:
-    """Return how many tokens a block of logits has that fits a core, or None."""
-    for size in (1024, 512, 256):
-        # Two blocks of predictions and two of the table, in bfloat16.
-        blocks = 2 * 2 * (CROSS_ENTROPY_ROWS + size) * embedding_columns
-        if blocks <= _CROSS_ENTROPY_MEMORY:
-            return size
-    return None
 
 
 def feed_forward(
@@ -244,45 +220,23 @@ def feed_forward(
 def _feed_forward_on_tpu(config, batch):
     kind = device_kind()
     yield (
-        kind.startswith("TPU") and kind not in LARGE_CORES,
+        kind.startswith("TPU") and kind not in _LARGE_CORES,
         f"the kernel is for v5e and v6e, not {kind}",
     )
     yield config.linear_bias, "the kernel has no biases"
     yield config.dtype != "bfloat16", f"factors are {config.dtype}, not bfloat16"
     size = config.hidden_size
-    yield size % LANES, f"hidden size {size}; the kernel takes multiples of {LANES}"
+    yield (
+        size % LANES,
+        f"hidden size {size}; the kernel takes multiples of {LANES}",
+    )
     parts = per_device.num_shards("mlp")
     yield parts > 1, f"the network is split over {parts} devices"
     yield _uneven_rows(batch)
     yield (
-        feed_forward_block(size, config.intermediate_size) is None,
+        block_sizes.feed_forward_block(size, config.intermediate_size) is None,
         f"a network of {size} x {config.intermediate_size} does not fit into a core",
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class FeedForwardBlock:
-    """Block of the kernels for the feed-forward network."""
-
-    rows: int
-    memory: int  # bytes of the core's memory
-
-
-def feed_forward_block(
-    hidden_size: int, intermediate_size: int
-) -> FeedForwardBlock | None:
-    """Return the largest block whose backward pass fits a core's memory, or None."""
-    intermediate_size = -(-intermediate_size // LANES) * LANES
-    # The kernels in bfloat16, and their gradients in float32.
-    parameters = (2 + 4) * 3 * hidden_size * intermediate_size
-    for rows in (512, 256):
-        # Two blocks of each of five arrays in bfloat16: x, g, dx, gates and values.
-        blocks = 2 * 2 * rows * (3 * hidden_size + 2 * intermediate_size)
-        temporaries = 4 * 4 * rows * intermediate_size  # four arrays in float32
-        memory = parameters + blocks + temporaries
-        if memory <= FEED_FORWARD_MEMORY:
-            return FeedForwardBlock(rows, memory)
-    return None
 
 
 def _too_much_float32(config, length):
@@ -308,15 +262,6 @@ def _too_old():
     # older cores have.
     kind = device_kind()
     return kind in ("TPU v2", "TPU v3"), f"the kernel needs TPU v4 or newer, not {kind}"
-
-
-def device_kind() -> str:
-    """Return the kind of the devices in use, such as "TPU v5 lite".
-
-    Call it with the mesh in use if its devices are absent.
-    """
-    device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
-    return device.device_kind
 
 
 def _uneven_rows(batch):

@@ -7,12 +7,12 @@ holds their windows.
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
-from bert_jax.model.kernels import decisions
+from bert_jax.model.kernels import block_sizes
 
 
 def _margin(window: int) -> int:
     """Return the number of positions in the margin on each side of a piece."""
-    half = decisions.QUERY_CHUNK // 2
+    half = block_sizes.QUERY_CHUNK // 2
     return -(-window // half) * half
 
 
@@ -22,7 +22,7 @@ def cut(x: Shaped[Array, "B L *C"], window: int) -> Shaped[Array, "B_N S *C"]:
     L is a multiple of 128.
     """
     rows, length, *columns = x.shape
-    size = decisions.piece_size(length)
+    size = block_sizes.piece_size(length)
     # TPUs would pad [..., H, K] in memory.
     x = x.reshape(rows, length // size, size, -1)  # [B, N, size, C]
     margin = _margin(window)

@@ -40,7 +40,7 @@ from bert_jax.model import dropout, randomness
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.inputs import at_positions
 from bert_jax.model.kernels import (
-    decisions,
+    block_sizes,
     per_device,
     tpu_attention_grid,
     tpu_rotations,
@@ -180,7 +180,7 @@ def _piece_size(length, window):
     With a window, pieces from `overlapping_pieces` stay whole. Cut again, they would
     have scores of keys that no query sees.
     """
-    longest = decisions.MAX_LENGTH + 2 * decisions.MAX_WINDOW
+    longest = block_sizes.MAX_LENGTH + 2 * block_sizes.MAX_WINDOW
     if window is not None and length <= longest:
         return length
-    return decisions.piece_size(length)
+    return block_sizes.piece_size(length)

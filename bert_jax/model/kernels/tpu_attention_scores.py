@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 
 from bert_jax.model import dropout, randomness
 from bert_jax.model.attention_pattern import MASKED_SCORE
-from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
+from bert_jax.model.kernels.block_sizes import LANES, QUERY_CHUNK
 
 # Document of padding, which no query sees.
 NO_DOCUMENT = -(2**31)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from bert_jax.model import products
 from bert_jax.model.kernels import per_device
-from bert_jax.model.kernels.decisions import (
+from bert_jax.model.kernels.block_sizes import (
     CROSS_ENTROPY_ROWS,
     LANES,
     cross_entropy_columns,

@@ -19,7 +19,7 @@ import itertools
 import jax.numpy as jnp
 from jax import lax
 
-from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
+from bert_jax.model.kernels.block_sizes import LANES, QUERY_CHUNK
 from bert_jax.model.kernels.tpu_attention_scores import dot, dot_transposed
 
 

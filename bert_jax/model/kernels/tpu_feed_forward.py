@@ -18,8 +18,8 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
 from bert_jax.model import activations
-from bert_jax.model.kernels import decisions, per_device
-from bert_jax.model.kernels.decisions import ROW_CHUNK
+from bert_jax.model.kernels import block_sizes, per_device
+from bert_jax.model.kernels.block_sizes import ROW_CHUNK
 
 # Names of the dimensions of arrays: rows, kernels, and gradients of kernels, which are
 # summed over the rows of a device.
@@ -92,7 +92,7 @@ def _run(kernel, activation, arrays, kernels, sizes, *, has_sums=False):
     """
     batch, length, _ = arrays[0].shape
     num_rows, dtype = batch * length, arrays[0].dtype
-    block = decisions.feed_forward_block(*kernels[0].shape)
+    block = block_sizes.feed_forward_block(*kernels[0].shape)
     block_rows = min(block.rows, pl.cdiv(num_rows, ROW_CHUNK) * ROW_CHUNK)
 
     def rows(size):

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, UInt32
 
 from bert_jax.model import dropout, randomness
 from bert_jax.model.kernels import per_device
-from bert_jax.model.kernels.decisions import ROW_CHUNK
+from bert_jax.model.kernels.block_sizes import ROW_CHUNK
 
 # Numbers in a block of one array: a few such blocks fit the chip's memory.
 _BLOCK = 192 * 1024

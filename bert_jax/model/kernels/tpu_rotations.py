@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
 from bert_jax.model import rotary
-from bert_jax.model.kernels.decisions import LANES
+from bert_jax.model.kernels.block_sizes import LANES
 
 
 def factors(
