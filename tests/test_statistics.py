@@ -47,11 +47,16 @@ class Numbered:
             shard = writer.close()
         self.corpus = shards.Corpus(folder, tokenizer, {"train": (shard,)}, {}, "")
 
-    def draw(self, recipe):
-        """Return all rows of STEPS batches of a recipe, as an array for each field."""
+    def draw(self, recipe, **fields):
+        """Return all rows of STEPS batches of a recipe, as an array for each field.
+
+        `fields` of the objective replace the recipe's.
+        """
         shape = {"length": LENGTH, "batch_size": BATCH_SIZE}
         phase = config_lib.PhaseConfig(steps=STEPS, **shape)
         config = dataclasses.replace(recipes.build(recipe), phases=(phase,))
+        objective = dataclasses.replace(config.objective, **fields)
+        config = dataclasses.replace(config, objective=objective)
         made = batches_lib.PretrainingBatches([self.corpus], config, 0)
         batches = list(made.batches(0, STEPS))
         return {
@@ -148,6 +153,21 @@ def test_half_of_the_next_sentences_are_random(numbered):
     every = np.arange(60)
     possible = np.array(ours)[:, None] != every
     assert_chance(np.array(others)[:, None] == every, possible / 59)
+
+
+def test_random_sentences_of_packed_rows_are_from_other_documents(numbered):
+    rows = numbered.draw("bert_base", examples_per_row=8)
+    row, example = np.nonzero(rows["nsp_weights"])
+    labels = rows["nsp_labels"][row, example]
+    assert_chance(labels, 0.5)
+    own = rows["documents"][row] == example[:, None]  # [examples, L]
+    own &= rows["attention_mask"][row]
+    in_b = rows["segment_ids"][row] == 1
+    document = numbered.document[restored(rows)[0][row]]  # -1: special tokens
+    of_a, of_b = (
+        np.where(own & (in_b == is_b), document, -1).max(axis=1) for is_b in (0, 1)
+    )
+    assert (labels == (of_a != of_b)).all()
 
 
 def test_half_of_the_orders_are_swapped(numbered):
