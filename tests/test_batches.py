@@ -238,6 +238,19 @@ def test_one_document_is_not_enough(tmp_path, wordpiece):
     assert batch["sop_weights"].all()
 
 
+def test_a_document_of_one_token_has_no_second_segment_and_no_target(
+    tmp_path, wordpiece
+):
+    corpus = build_text(["a"] * 64, wordpiece, tmp_path / "c")
+    batch = make(corpus, configure(masked("sentence_order"), batch_size=64)).batch(0)
+    assert not batch["sop_labels"].any()
+    assert not batch["sop_weights"].any()
+    assert not batch["segment_ids"].any()
+    assert (batch["attention_mask"].sum(axis=1) == 3).all()
+    batch = make(corpus, configure(permuted("doc_sentences"))).batch(0)
+    assert not batch["target_weights"].any()
+
+
 def test_streams_are_not_autotuned(monkeypatch):
     """Without autotuning a stream ends at once.
 
