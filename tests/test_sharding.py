@@ -12,7 +12,9 @@ from toy import TINY, batch_of, relative_distance
 
 from bert_jax import config
 from bert_jax.errors import UserError
+from bert_jax.model import heads
 from bert_jax.model import parameters as tree_by_path
+from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import distillation, masked_lm, permutation_lm, replaced_tokens
 from bert_jax.training import optimizer, sharding, step
 
@@ -145,6 +147,20 @@ def test_a_mesh_without_tensor_gives_the_losses_of_one_device():
     objective = RELATIVES["packed rows"]
     state, expected = compare(objective, axes={"data": 2, "fsdp": 4})
     assert relative_distance(state.params, expected.params) < 1e-4
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_any_number_of_rows_can_be_looked_up(rows):
+    """A step initialises its teacher's shapes on the mesh, with a single row."""
+    mesh = sharding.make_mesh(config.MeshConfig(fsdp=4), jax.devices()[:4])
+    encoder = heads.make_encoder(ONE_LAYER)
+    ids = np.arange(3 * rows, dtype=np.int32).reshape(rows, 3)
+    inputs = Inputs(ids, ids >= 0)
+    params = nn.unbox(encoder.init(jax.random.key(0), inputs))
+    with sharding.use(mesh):
+        on_mesh = nn.unbox(encoder.init(jax.random.key(0), inputs))
+        got = jax.jit(encoder.apply)(on_mesh, inputs)
+    assert relative_distance(got, encoder.apply(params, inputs)) < 1e-6
 
 
 def test_gradients_are_summed_in_bfloat16():

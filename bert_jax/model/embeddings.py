@@ -73,10 +73,14 @@ def _look_up(
     (docs/log.md, 2026-11-30). `dimension` names the dimension of the rows.
     """
     table = nn.with_logical_constraint(table, (dimension, "hidden"))
-    # If `tensor` splits the rows, too, XLA aborts on the copies (jax 0.10.2).
-    if per_device.num_shards("embed") == 1 or per_device.num_shards(dimension) > 1:
-        return table[indices]
     parts = per_device.num_shards("batch")
+    if (
+        per_device.num_shards("embed") == 1
+        # If `tensor` splits the rows, too, XLA aborts on the copies (jax 0.10.2).
+        or per_device.num_shards(dimension) > 1
+        or len(indices) % parts  # such as the single row of an initialisation
+    ):
+        return table[indices]
     copies = jnp.broadcast_to(table, (parts, *table.shape))
     copies = nn.with_logical_constraint(copies, ("batch", dimension, "hidden"))
     pieces = indices.reshape(parts, -1)  # [parts, B L / parts]
