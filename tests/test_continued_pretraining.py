@@ -350,24 +350,35 @@ def test_a_run_warns_if_the_rows_of_its_source_come_again(
         assert (warning in capsys.readouterr().err) == expected
 
 
-def test_the_head_of_left_to_right_goes_on_with_masked_tokens(corpus, tmp_path, capsys):
+@pytest.mark.parametrize("was_causal", [True, False])
+def test_the_head_goes_on_with_the_other_order(was_causal, corpus, tmp_path, capsys):
+    """Masked tokens follow left to right, or the reverse."""
     encoder = dataclasses.replace(
-        TINY, vocab_size=corpus.tokenizer.vocab_size, causal=True
+        TINY, vocab_size=corpus.tokenizer.vocab_size, causal=was_causal
     )
-    before = save_source(causal_lm.CausalLm(encoder), corpus, tmp_path / "source")
-    objective = config.MaskedLmConfig(segments="full_sentences")
-    changes = {"encoder": config.EncoderConfig(), "objective": objective}
+    one_segment = {"segments": "full_sentences"}
+    causal = config.CausalLmConfig(**one_segment)
+    masked = config.MaskedLmConfig(**one_segment)
+    first, then = masked_lm.MaskedLm(encoder, masked), causal
+    head, next_head = "mlm_head", "lm_head"
+    if was_causal:
+        first, then = causal_lm.CausalLm(encoder, causal), masked
+        head, next_head = next_head, head
+    before = save_source(first, corpus, tmp_path / "source")
+    changes = {"encoder": config.EncoderConfig(), "objective": then}
     asked = make_config(corpus, tmp_path / "source", **changes)
     source = warm_start.find_checkpoint(asked, str(tmp_path))
     asked = warm_start.adopt_encoder(asked, source, ())
     _, got = begin(asked, corpus, tmp_path)
-    heads = {path for path in before if path.startswith("lm_head/")}
-    assert {f"m{path}" for path in heads} <= got.keys()
-    for path in heads:
-        np.testing.assert_array_equal(got[f"m{path}"], before[path])
+    paths = [path for path in before if path.startswith(f"{head}/")]
+    assert paths
+    for path in paths:
+        after = got[path.replace(head, next_head)]
+        np.testing.assert_array_equal(after, before[path])
     said = capsys.readouterr().err
     assert "new: 0 parameters\n  ignored: 0 parameters\n" in said
-    assert "the checkpoint was trained left to right, and this run is not" in said
+    order = "left to right" if was_causal else "in both directions"
+    assert f"the checkpoint was trained {order}, and this run is not" in said
 
 
 def test_xlnets_head_does_not_continue_another(corpus, tmp_path, capsys):
