@@ -248,6 +248,21 @@ def test_stable_adamw_takes_an_epsilon_whose_square_is_0():
     assert np.isfinite(updates["a"]["kernel"]).all()
 
 
+def test_stable_adamw_does_not_clip_gradients_below_epsilon():
+    """They grow a hundredfold, and still change the parameters by little."""
+    params = {"a": {"kernel": jnp.ones((2, 3))}}
+    ends = []
+    for name in ("adamw", "stable_adamw"):
+        c = dataclasses.replace(ADAM, name=name, epsilon=1e-6)
+        transform = optimizer.make_optimizer(c, lambda step: 1e-3)
+        state = transform.init(params)
+        for size in (1e-9, 1e-7):
+            gradient = {"a": {"kernel": jnp.full((2, 3), size)}}
+            updates, state = transform.update(gradient, state, params)
+        ends.append(updates["a"]["kernel"])
+    np.testing.assert_array_equal(*ends)
+
+
 def test_each_phase_may_have_a_schedule_of_its_own():
     c = dataclasses.replace(ADAM, schedule="linear")
     phases = (
