@@ -120,15 +120,23 @@ def test_checkpoints_have_the_encoder_of_their_phase(undisturbed):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_in_its_second_phase_ends_the_same(
-    undisturbed, corpus, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("questions", "step"),
+    [
+        # The restart begins with the evaluation of the first phase.
+        pytest.param(1, "2", id="at the end of the first phase"),
+        pytest.param(4, "[34]", id="in the second phase"),
+    ],
+)
+def test_a_run_that_is_stopped_ends_the_same(
+    questions, step, undisturbed, corpus, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(pretraining.OBJECTIVES, "masked_lm", Scaled)
     with monkeypatch.context() as patch:
         # Asked with each step and with each batch of an evaluation.
-        asked = iter([False] * 4)
+        asked = iter([False] * questions)
         patch.setattr(interrupts.StopRequests, "is_set", lambda _: next(asked, True))
-        with pytest.raises(Interrupted, match="saved at step [34] of 5"):
+        with pytest.raises(Interrupted, match=f"saved at step {step} of 5"):
             pretraining.pretrain(configured(corpus), str(tmp_path))
     pretraining.pretrain(configured(corpus), str(tmp_path))
     assert_same_end(undisturbed[0], tmp_path)
