@@ -71,7 +71,7 @@ WRITERS = {
     [*((format, "\n") for format in WRITERS), ("text", "\r"), ("jsonl", "\r\n")],
 )
 def test_documents_do_not_depend_on_where_a_file_is_cut(
-    format, line_end, documents, tmp_path, monkeypatch
+    format, line_end, documents, tmp_path
 ):
     path = tmp_path / "input"
     written = "".join(WRITERS[format](i, text) for i, text in enumerate(documents[:30]))
@@ -84,9 +84,8 @@ def test_documents_do_not_depend_on_where_a_file_is_cut(
         got, problems = read_all(source)
         assert [" ".join(d.text.split()) for d in got] == expected
         assert problems.count == 0
-    monkeypatch.setattr(sources, "_MAX_SPLITS", 3)
     source = sources.Source(str(path), format, split_bytes=997)
-    assert len(sources.plan(source)) == 3
+    assert len(sources.plan(source, max_splits=3)) == 3
     # At each byte of a short file.
     texts = ["One.\nTwo.", "Three.", "\u00e9."]
     written = "".join(WRITERS[format](i, text) for i, text in enumerate(texts))

@@ -3,6 +3,7 @@
 import gzip
 import random
 
+import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -51,6 +52,18 @@ def test_large_and_small_files_have_their_share_of_a_sample(kind, tmp_path):
     assert 0.6 < share < 0.85
     # How well a file compresses is an estimate.
     assert 40_000 < sum(map(len, got)) < 120_000
+
+
+def test_a_sample_of_a_large_input_is_from_many_files(tmp_path):
+    """A build has at most 4,096 splits; the sample's splits stay small."""
+    for i in range(sources._MAX_SPLITS + 904):
+        (tmp_path / f"{i}.txt").write_text(f"{i} " * 10)
+    source = sources.Source(f"{tmp_path}/*.txt", "text", split_bytes=1)
+    assert len(sources.plan(source)) <= sources._MAX_SPLITS
+    got = text_sample.read(source, 400)
+    assert len({*got}) == len(got) >= 8
+    numbers = sorted(int(text.split()[0]) for text in got)
+    assert (np.diff(numbers) > 1).sum() == len(got) - 1
 
 
 def test_a_file_without_the_column_of_texts_has_no_sample(tmp_path):

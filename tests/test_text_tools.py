@@ -205,7 +205,7 @@ def test_file_names_and_terminals_that_are_not_utf_8(documents, tmp_path):
 def test_source_is_reported_before_the_slow_search(tmp_path, monkeypatch):
     shown = []
 
-    def plan(source):
+    def plan(source, max_splits):
         shown.append(sys.stderr.buffer.getvalue())
         raise UserError("seen enough")
 

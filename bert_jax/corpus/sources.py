@@ -27,8 +27,8 @@ from bert_jax.errors import UserError
 # Number of bytes of a file that its fingerprint covers, in evenly spread samples.
 _SAMPLED_BYTES = 1 << 20
 _SAMPLES = 64
-# A terabyte has as many splits, and so shards, as 33 GB. Each start of a run looks at
-# all of them, and stores answer slowly.
+# Splits of a build. A terabyte has as many, and so shards, as 33 GB. Each start of a
+# run looks at all shards, and stores answer slowly.
 _MAX_SPLITS = 4096
 # Bytes of text per compressed byte, roughly.
 _COMPRESSION_RATIO = 3
@@ -42,7 +42,7 @@ class Source:
     format: str  # one of the formats in the module's docstring
     # Field of a JSON object or TFDS example, or column of a Parquet file.
     text_field: str = "text"
-    # Of text in a split, and so in a shard: approximate, and more if there are many.
+    # Of text in a split, and so in a shard: approximate, and more in a large corpus.
     split_bytes: int = 8_000_000
 
 
@@ -62,18 +62,18 @@ class Document:
 # ---- planning
 
 
-def plan(source: Source) -> list[InputSplit]:
+def plan(source: Source, max_splits: float = _MAX_SPLITS) -> list[InputSplit]:
     """Divide the input into `InputSplit`s of about `split_bytes` of text.
 
-    There are no more than about `_MAX_SPLITS`, whose size is larger then.
-    Small files share a split. A large file is cut into several, unless it is
-    compressed. Parquet files are cut between row groups.
+    Splits are larger where there would be more than `max_splits`, but not those of
+    `python_docs`. Small files share a split. A large file is cut into several, unless
+    it is compressed. Parquet files are cut between row groups.
 
     Raises:
       UserError: The format or the dataset is unknown, or no file matches.
     """
     if source.format.startswith("tfds:"):
-        return _plan_tfds(source)
+        return _plan_tfds(source, max_splits)
     if source.format == "python_docs":
         paths = python_docs.source_files()
         return _group(
@@ -93,7 +93,7 @@ def plan(source: Source) -> list[InputSplit]:
     for file in files:
         label = file.name[begin:]
         wholes.append(Section(file.name, 0, file.size, file.checksum, label))
-    split_bytes = max(source.split_bytes, sum(map(text_bytes, wholes)) / _MAX_SPLITS)
+    split_bytes = max(source.split_bytes, sum(map(text_bytes, wholes)) / max_splits)
     for whole in wholes:
         is_divisible = not whole.name.endswith(file_kinds.COMPRESSIONS)
         count = round(text_bytes(whole) / split_bytes) if is_divisible else 1
@@ -212,7 +212,7 @@ def read(split: InputSplit, source: Source, problems: Problems) -> Iterator[Docu
 # ---- TensorFlow datasets
 
 
-def _plan_tfds(source: Source) -> list[InputSplit]:
+def _plan_tfds(source: Source, max_splits: float) -> list[InputSplit]:
     name = source.format.removeprefix("tfds:")
     builder = _tfds_builder(name)
     features = builder.info.features
@@ -226,8 +226,8 @@ def _plan_tfds(source: Source) -> list[InputSplit]:
             f"text feature {source.text_field!r}, or another in --text_field"
         )
     split = builder.info.splits["train"]
-    count = min(round(split.num_bytes / source.split_bytes), _MAX_SPLITS)
-    count = min(split.num_examples, count)
+    count = round(split.num_bytes / source.split_bytes)
+    count = min(count, max_splits, split.num_examples)
     return [(Section(name, *part),) for part in _cut(split.num_examples, max(1, count))]
 
 

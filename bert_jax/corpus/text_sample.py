@@ -1,6 +1,7 @@
 """Samples of the text of a source, to learn a vocabulary from."""
 
 import itertools
+import math
 import random
 import re
 from collections.abc import Sequence
@@ -26,7 +27,8 @@ def read(source: sources.Source, sample_bytes: int) -> list[str]:
     """
     lines: list[str] = []
     problems = Problems()
-    planned = sources.plan(source)
+    # Small splits, however much there is: few large ones would be few books or sites.
+    planned = sources.plan(source, max_splits=math.inf)
     rng = random.Random(0)
     rng.shuffle(planned)
     totals, largest = _text_bytes(planned, source)

@@ -104,7 +104,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "shard_megabytes",
         8,
-        "Approximate amount of text in a shard; more if there were over 4,096 shards.",
+        "Approximate amount of text in a shard; more where 4,096 would not suffice.",
         lower_bound=1,
     )
     flags.DEFINE_integer(
