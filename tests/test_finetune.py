@@ -339,6 +339,10 @@ def test_the_best_state_may_be_earlier_than_that_of_a_killed_start(
     with pytest.raises(KeyboardInterrupt):
         start(eval_every=4, killed_at=4)
     assert [p.name for p in (tmp_path / "best").iterdir()] == ["4"]
+    # A start drops the reports, and may be killed before its first step.
+    (tmp_path / metrics_file.FILE).write_text("")
+    with pytest.raises(UserError, match="holds a run with another config"):
+        finetuning.finetune(configure(epochs=1.0), str(tmp_path))
     results = start(eval_every=2, killed_at=None)
     records = [r for r in runs.metrics(tmp_path) if r["split"] == "eval"]
     assert {r["step"]: r["loss"] for r in records} == losses

@@ -190,7 +190,7 @@ def _check_same_run(folder: storage.Path, config: Any) -> None:
                 f"{folder} has a run, but its config.json is missing; restore the file "
                 "(a checkpoint's metadata has a copy), or give another --workdir"
             )
-        if restore.list_checkpoints(restore.absolute(str(folder / "checkpoints"))):
+        if _has_checkpoints(folder):
             raise UserError(
                 f"{folder} holds a checkpoint, but no run; pass "
                 f"--config.init_from={folder}, and give another --workdir"
@@ -217,4 +217,9 @@ def has_run(folder: storage.Path) -> bool:
     below = folder.glob(f"*/{metrics_file.FILE}")  # the runs of a demo
     if any(path.exists() and path.stat().st_size for path in (reports, *below)):
         return True
-    return bool(restore.list_checkpoints(restore.absolute(folder / "checkpoints")))
+    return _has_checkpoints(folder)
+
+
+def _has_checkpoints(folder: storage.Path) -> bool:
+    parts = (restore.absolute(folder / name) for name in ("checkpoints", "best"))
+    return any(map(restore.list_checkpoints, parts))
