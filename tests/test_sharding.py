@@ -249,8 +249,10 @@ def test_float64_is_refused():
         sharding.make_mesh(config.MeshConfig())
 
 
-def test_muon_works_under_a_mesh_of_other_axes():
-    with jax.set_mesh(jax.make_mesh((8,), ("batch",))):
+@pytest.mark.parametrize("axis", ["batch", "data"])
+def test_muon_works_under_a_mesh_of_other_axes(axis):
+    explicit = (jax.sharding.AxisType.Explicit,)
+    with jax.set_mesh(jax.make_mesh((8,), (axis,), explicit)):
         assert sharding.map_layers(lambda x: 2 * x, jnp.ones(3)).tolist() == [2, 2, 2]
 
 

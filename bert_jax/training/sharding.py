@@ -262,7 +262,7 @@ def map_layers(function: Callable[..., Any], *stacked: Any) -> Any:
     treats layers independently, and accepts layers of zeros.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    if "data" not in mesh.shape:  # outside of `use`
+    if mesh.axis_names != AXES:  # outside of `use`
         return function(*stacked)
 
     def constrain(x, axis):
