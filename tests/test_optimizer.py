@@ -215,16 +215,20 @@ def test_cosine_and_wsd_span_all_phases(phases):
             assert schedule(1000) == pytest.approx(0, abs=1e-8)
 
 
-@pytest.mark.parametrize("name", ["cosine", "original"])
+@pytest.mark.parametrize("name", ["cosine", "original", "wsd"])
 def test_rates_near_the_end_have_all_their_digits(name):
     """In float32, 1 - cos is 0 or 20 % off in the last 100 of a million steps."""
     total = 1_000_000
     c = dataclasses.replace(ADAM, schedule=name, warmup_fraction=0.0)
+    if name == "wsd":
+        c = dataclasses.replace(c, decay_fraction=1.0)
     schedule = optimizer.make_schedule(c, total)
     for left in (1, 10, 70, 100, 300, 1000):
         share = left / total
         if name == "cosine":
             share = np.sin(np.pi / 2 * share) ** 2
+        if name == "wsd":
+            share = 1 - np.sqrt(1 - share)
         expected = c.learning_rate * share
         assert schedule(total - left) == pytest.approx(expected, rel=1e-5, abs=0)
 

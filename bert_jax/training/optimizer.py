@@ -60,8 +60,9 @@ def make_schedule(config: config_lib.OptimizerConfig, total_steps: int) -> Sched
             case "wsd":
                 decay = round(config.decay_fraction * total_steps)
                 decay = min(decay, total_steps - warmup)  # both may be rounded up
-                share = jnp.maximum(decay - steps_left, 0) / max(decay, 1)
-                falling = peak * (1 - jnp.sqrt(share))
+                left = jnp.minimum(steps_left, decay) / decay if decay else 1.0
+                # 1 - sqrt(1 - left), without its cancellation.
+                falling = peak * left / (1 + jnp.sqrt(1 - left))
         return jnp.where(step < warmup, rising, falling)
 
     return schedule
