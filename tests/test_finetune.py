@@ -139,6 +139,16 @@ def run_of(config):
     return finetuning.make_run(config, about.encoder, made)[0]
 
 
+@pytest.mark.parametrize(
+    ("epochs", "batch_size", "steps"),
+    [(1.1, 4, 55), (1.1, 16, 14), (3.0, 128, 5), (1e-9, 16, 1)],
+)
+def test_steps_are_rounded_up(epochs, batch_size, steps, configure):
+    """There are 200 examples. In float64, 1.1 * 200 / 4 is more than 55."""
+    run = run_of(configure(epochs=epochs, batch_size=batch_size))
+    assert run.total_steps == steps
+
+
 @pytest.fixture(scope="module")
 def begin(configure, pretrained):
     """Return a function that returns random parameters, and those of a run's start."""

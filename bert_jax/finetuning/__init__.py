@@ -264,7 +264,8 @@ def make_run(
     sharding.check_encoder(mesh, encoder)
     sharding.check_batch(mesh, "", config.batch_size, config.micro_batches)
     batches_of_run = config.epochs * len(task.train["weights"]) / config.batch_size
-    steps = math.ceil(round(batches_of_run, 6))  # 1.1 * 800 / 16 is a bit over 55
+    # 1.1 * 800 / 16 is a bit over 55.
+    steps = max(1, math.ceil(round(batches_of_run, 6)))
     # No error, because runs that began with it must resume.
     if config.keep_best and not 0 < config.loop.eval_every < steps:
         processes.say(
