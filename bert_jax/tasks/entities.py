@@ -52,7 +52,8 @@ def infer_scheme(file: conll.TaggedFile) -> str:
     if "E" in letters and "B" not in letters:
         raise UserError(
             f"{file.path}: the tags are IOE, which mark the last word of an entity; "
-            "convert them to BIOES or IOB2, which mark the first"
+            "convert them to BIOES or IOB2, which mark the first, or pass "
+            "--config.task.scheme=none if they name no entities"
         )
     if letters & {"E", "S"}:
         return "BIOES"
