@@ -14,8 +14,8 @@ Source: Lan et al. 2019 (4.1) and google-research/albert: LAMB at learning rate 
 Run:    python -m bert_jax.run.pretrain --config=configs/albert.py:base \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus whose tokenizer has 30,000 SentencePiece tokens:
-        run.train_tokenizer --kind=sentencepiece --vocab_size=30000. `run.plan
-        --search` tries numbers N of '--config.phases[0].micro_batches=N'.
+        run.train_tokenizer --kind=sentencepiece --vocab_size=30000. Where it does not
+        fit, `run.plan --search` tries '--config.phases[0].micro_batches=N'.
 Cost:   not run yet.
 """
 

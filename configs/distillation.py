@@ -17,7 +17,8 @@ Run:    python -m bert_jax.run.pretrain --config=configs/distillation.py \
         model, and predicts masked tokens. If its hidden size is another, pass
         --config.objective.hidden_weight=0. The corpus has its tokenizer:
         `run.build_corpus --tokenizer=CHECKPOINT` reads that of a published one. The
-        teacher must be there when the run resumes, too.
+        teacher must be there when the run resumes, too. 32 chips and more need another
+        batch, such as '--config.phases[0].batch_size=2048'.
 Cost:   not run yet. Each step adds the teacher's forward pass.
 """
 

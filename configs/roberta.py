@@ -24,8 +24,8 @@ Run:    python -m bert_jax.run.train_tokenizer --input='FILES' --kind=byte_bpe \
         python -m bert_jax.run.pretrain --config=configs/roberta.py:base \
             --config.data.corpus=DIR --workdir=DIR
         A folder with the published vocab.json and merges.txt is a tokenizer, too. A
-        batch is accumulated from 8 micro-batches. `run.plan --search` tries other
-        numbers: '--config.phases[0].micro_batches=N'.
+        batch is accumulated from 8 micro-batches. Where these do not fit, `run.plan
+        --search` tries more: '--config.phases[0].micro_batches=N'.
 Cost:   the authors' run of Large with less text, 100,000 steps, took a day on 1,024
         V100 GPUs (section 5). Not run yet.
 """
