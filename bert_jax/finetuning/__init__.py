@@ -175,6 +175,7 @@ def _finetune_once(
         load = functools.partial(initialise.load_initial_params, run, source.path)
         state = session.train(saver, load)
         engine.params = state.params
+        processes.wait_for_all()  # a start after the last step has run no program yet
         rows_at_once = config.batch_size // config.micro_batches
         predictions = {
             name: task.decode(name, engine.outputs(rows, rows_at_once, saver.heartbeat))
