@@ -78,7 +78,8 @@ def learn_sentencepiece(texts, size, **cleaning):
     """Return a tokenizer, and a function with the library's ids of a text."""
     tokenizer = tokenizer_training.train_sentencepiece(texts, size, **cleaning)
     normalizer = sentencepiece_model.normalizer(**cleaning)
-    given = texts, normalizer, 1.0, tokenizer.vocab_size
+    characters = [t for t in tokenizer.tokens if len(t) == 1 and t != "\u2581"]
+    given = texts, normalizer, characters, tokenizer.vocab_size
     model = tokenizer_training._sentencepiece_model(*given)
     reference = sentencepiece.SentencePieceProcessor(model_proto=model)
     return tokenizer, lambda text: reference.encode(normalizer.normalize_str(text))

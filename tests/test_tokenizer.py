@@ -236,13 +236,33 @@ def test_sentencepiece_learns_from_text_as_it_reads_it():
 def test_sentencepiece_keeps_rare_characters(capsys):
     """Its default leaves out 0.05 % of the text, however few characters it has."""
     texts = ["a few words and a few more words"] * 200 + ["(1850): \u00a3 7"]
-    tokenizer = tokenizer_training.train_sentencepiece(texts, 60)
+    tokenizer = tokenizer_training.train_sentencepiece(texts, 80)
     assert tokenizer.unk_id not in tokenizer.encode(texts[-1])
     assert capsys.readouterr().err == ""
-    texts = [chr(0x4E00 + i % 2000) * 2 for i in range(4000)] + ["\u9000"]
-    tokenizer = tokenizer_training.train_sentencepiece(texts, 9000)
-    assert tokenizer.unk_id in tokenizer.encode("\u9000")
-    assert "1 rare character, 0.012% of the text, such" in capsys.readouterr().err
+
+
+def test_sentencepiece_leaves_out_as_many_characters_as_it_says(capsys):
+    """Its own share counts the spaces between words, too."""
+    frequent, rare = (list(map(chr, range(0x4E00, end))) for end in (0x5000, 0x5100))
+    rare = rare[len(frequent) :]
+    texts = [" ".join(frequent)] * 500 + rare
+    tokenizer = tokenizer_training.train_sentencepiece(texts, 2000)
+    unknown = [c for c in rare if tokenizer.unk_id in tokenizer.encode(c)]
+    assert unknown == sorted(rare)[-len(unknown) :]
+    total = 500 * len(frequent) + len(rare)
+    assert len(unknown) == int(0.0005 * total)
+    said = f"{len(unknown)} rare characters, {len(unknown) / total:.3%} of the text"
+    assert said in capsys.readouterr().err
+
+
+def test_rare_characters_take_a_quarter_of_a_small_vocabulary(capsys):
+    """A thousand of them would leave no room for the pieces of the others."""
+    text = "the value of the attribute is an object"
+    rare = list(map(chr, range(0x4E00, 0x4F00)))
+    tokenizer = tokenizer_training.train_sentencepiece([text] * 20_000 + rare, 300)
+    kept = {c for c in rare if tokenizer.unk_id not in tokenizer.encode(c)}
+    assert len(kept | {*text} - {" "}) == 75
+    assert f"{256 - len(kept)} rare characters" in capsys.readouterr().err
 
 
 def test_sentencepiece_adds_a_space_to_a_text_but_not_after_a_blank(sentencepiece):
@@ -376,7 +396,7 @@ def test_damaged_tokenizers_are_refused(change, message, wordpiece, tmp_path):
 def test_damaged_sentencepiece_models_are_refused(documents):
     normalizer = sentencepiece_model.normalizer(True, True)
     texts = documents[:20]
-    model = tokenizer_training._sentencepiece_model(texts, normalizer, 1.0, 300)
+    model = tokenizer_training._sentencepiece_model(texts, normalizer, "", 300)
     for damaged, message in ((b"", "empty"), (model[: len(model) // 2], "damaged")):
         with pytest.raises(UserError, match=f"the SentencePiece model is {message}"):
             sentencepiece_model.pipeline(damaged, True, True)

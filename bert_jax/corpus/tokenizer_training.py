@@ -153,17 +153,21 @@ def _alphabet(
     """
     words = {c for c in counts if " " in pipeline.normalizer.normalize_str(c)}
     pieces = {c: 1 if c in words else 2 for c in counts}
-    chosen, _ = _frequent_characters(counts, pieces, vocab_size)
+    chosen = _frequent_characters(counts, pieces, vocab_size, _MIN_ALPHABET)
     return sorted(chosen), words
 
 
 def _frequent_characters(
-    counts: collections.Counter[str], pieces: Mapping[str, int], vocab_size: int
-) -> tuple[list[str], float]:
+    counts: collections.Counter[str],
+    pieces: Mapping[str, int],
+    vocab_size: int,
+    least: int,
+) -> list[str]:
     """Choose the characters of a vocabulary, and report the rare ones it leaves out.
 
-    `pieces` has the number of tokens that a character needs. Return the characters and
-    their share of the text, without white space.
+    The result covers `_COVERAGE` of the text if there is room, and has `least`
+    characters even if there is none. `pieces` has the number of tokens that a character
+    needs.
     """
     characters = [c for c in counts if not c.isspace()]
     if not (by_count := sorted(characters, key=lambda c: (-counts[c], c))):
@@ -173,7 +177,7 @@ def _frequent_characters(
     needed = sum(count < _COVERAGE * total for count in covered) + 1
     sizes = itertools.accumulate(pieces[c] for c in by_count)
     room = sum(count <= vocab_size - len(SPECIAL_TOKENS) for count in sizes)
-    size = max(_MIN_ALPHABET, min(needed, room))
+    size = max(least, min(needed, room))
     rare = by_count[size:]
     share = sum(counts[c] for c in rare) / total
     if rare:
@@ -183,7 +187,7 @@ def _frequent_characters(
             f"warning: {number}, {share:.3%} of the text, such as "
             f"{' '.join(rare[:5])}, will be {UNK}{hint}"
         )
-    return by_count[:size], 1.0 - share
+    return by_count[:size]
 
 
 def train_sentencepiece(
@@ -196,19 +200,24 @@ def train_sentencepiece(
     """Learn a SentencePiece unigram vocabulary, as ALBERT and XLNet use.
 
     The special tokens are control symbols: no text can produce them. Characters are
-    chosen as for WordPiece. SentencePiece's own choice, 99.95 % of the text, leaves out
-    the digits of novels.
+    chosen as for WordPiece, but only a quarter of the vocabulary may be for rare ones.
+    SentencePiece's own choice, 99.95 % of the text, leaves out the digits of novels.
     """
     if len(texts) > _MAX_LINES:
         # A sample by SentencePiece itself would differ in each process.
         texts = random.Random(0).sample(texts, _MAX_LINES)
     normalizer = sentencepiece_model.normalizer(lower_case, strip_accents)
     counts: collections.Counter[str] = collections.Counter()
+    own_rules = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
     for text in texts:
-        counts.update(unicodedata.normalize("NFKC", normalizer.normalize_str(text)))
-    pieces = dict.fromkeys(counts, 1)
-    _, coverage = _frequent_characters(counts, pieces, vocab_size)
-    train = functools.partial(_sentencepiece_model, texts, normalizer, coverage)
+        counts.update(own_rules.normalize(normalizer.normalize_str(text)))
+    space = "\u2581"  # a token, too
+    del counts[space]
+    least = min(_MIN_ALPHABET, vocab_size // 4)
+    characters = _frequent_characters(
+        counts, dict.fromkeys(counts, 1), vocab_size - len(space), least
+    )
+    train = functools.partial(_sentencepiece_model, texts, normalizer, characters)
     try:
         model = train(vocab_size)
     except RuntimeError as error:
@@ -228,7 +237,7 @@ def train_sentencepiece(
         model, lower_case, strip_accents, prepend_scheme="first"
     )
     tokenizer = tokenizer_lib.make(pipeline)
-    if set(tokenizer.tokens) <= {*SPECIAL_TOKENS, "▁"}:
+    if set(tokenizer.tokens) <= {*SPECIAL_TOKENS, space}:
         raise UserError(_NO_CHARACTERS)
     return tokenizer
 
@@ -236,7 +245,7 @@ def train_sentencepiece(
 def _sentencepiece_model(
     texts: Sequence[str],
     normalizer: tokenizers.normalizers.Normalizer,
-    coverage: float,
+    characters: Sequence[str],
     vocab_size: int,
 ) -> bytes:
     buffer = io.BytesIO()
@@ -245,7 +254,8 @@ def _sentencepiece_model(
         sentence_iterator=map(normalizer.normalize_str, texts),
         model_writer=buffer,
         vocab_size=vocab_size,
-        character_coverage=coverage,
+        required_chars="".join(characters),
+        character_coverage=0.98,  # the least that it accepts
         model_type="unigram",
         pad_id=0,
         unk_id=1,
