@@ -117,9 +117,10 @@ def join_to_reach(
     """Join pieces of one document to chunks that reach `target` tokens.
 
     As in the original, a chunk takes pieces until it has `target` tokens or the
-    document ends. It takes at least `min_pieces`, in the original one, if the document
-    has so many left, as two segments need two. Another difference: sentences longer
-    than a row are cut first (`cut_into_pieces`). The original would truncate them.
+    document ends. It takes at least `min_pieces` if the document has that many left,
+    since two segments need two; the original takes at least one. Another difference:
+    sentences longer than a row are cut first (`cut_into_pieces`). The original would
+    truncate them.
 
     `target` may also be int64 [pieces], the target of a chunk that begins at each
     piece.
