@@ -257,6 +257,13 @@ def test_the_first_token_of_a_word_has_its_tag(wordpiece):
     assert np.array_equal(unknown["input_ids"], arrays["input_ids"])
 
 
+def test_a_word_may_have_megabytes():
+    word = "b" * 6_000_000
+    assert [place for _, place in tagging.split(f"a {word}.")] == [
+        (0, 1), (2, 2 + len(word)), (2 + len(word), 3 + len(word)),
+    ]  # fmt: skip
+
+
 def test_no_word_is_left_without_a_prediction(wordpiece):
     rng = np.random.default_rng(0)
     vocabulary = ["the", "value", "unbelievable", "x" * 60, "a", "\u200b"]

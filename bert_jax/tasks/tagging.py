@@ -26,10 +26,12 @@ _NO_LABEL = -1
 # signs of Devanagari, and joiners belong to a word, as do invisible characters inside
 # it, such as a soft hyphen. Other invisible characters are dropped.
 _LETTERS = r"\p{L}\p{N}_&&[^\p{Han}]"
-_HIDDEN = r"[\p{Cf}&&[^\u200b]]+"  # U+200B separates words
+_HIDDEN = r"[\p{Cf}&&[^\u200b]]++"  # U+200B separates words
+# No repetition is tried again (`*+`), or a word of megabytes would exceed a limit.
+_REST = rf"[[{_LETTERS}]\p{{M}}\u200c\u200d]*+"
 _WORD = (
-    rf"\p{{Han}}\p{{M}}*|[{_LETTERS}](?:[\p{{M}}\u200c\u200d]|{_HIDDEN}(?=[{_LETTERS}])"
-    rf"|[{_LETTERS}])*|[^\p{{L}}\p{{N}}_\p{{Cf}}\s\x1c-\x1f]"
+    rf"\p{{Han}}\p{{M}}*+|[{_LETTERS}]{_REST}(?:{_HIDDEN}(?=[{_LETTERS}]){_REST})*+"
+    r"|[^\p{L}\p{N}_\p{Cf}\s\x1c-\x1f]"
 )
 _WORDS = pre_tokenizers.Split(tokenizers.Regex(_WORD), "removed", invert=True)
 
