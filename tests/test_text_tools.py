@@ -37,7 +37,12 @@ def test_from_text_to_corpus(text_file, tmp_path):
 
 @pytest.mark.parametrize(
     ("more", "flags", "is_cased"),
-    [([], [], False), (["Capital"], [], True), ([], ["--nolower_case"], True)],
+    [
+        ([], [], False),
+        (["Capital"], [], True),
+        ([], ["--nolower_case"], True),
+        (["<S>", "<T>"], [], False),  # of Google's Chinese model
+    ],
 )
 def test_published_vocabulary_shows_its_case(
     more, flags, is_cased, text_file, wordpiece, tmp_path

@@ -209,7 +209,8 @@ def read_wordpiece(
     with storage.reading(path):
         tokens = pipelines.parse_wordpiece(storage.path(path).read_bytes())
         if lower_case is None:
-            words = [token for token in tokens if not token.startswith("[")]
+            # Not special tokens, such as [UNK], or <S> of Google's Chinese model.
+            words = [t for t in tokens if not re.fullmatch(r"\[.*|<.*>", t)]
             lower_case = all(word == word.lower() for word in words)
             if strip_accents is None and any(map(pipelines.has_accents, words)):
                 strip_accents = False
