@@ -16,7 +16,7 @@ import saved
 import tokenizers
 from commands import assert_refused, call, succeed
 from saved import native_model, run_of
-from tokenizers import normalizers
+from tokenizers import normalizers, processors
 from toy import FAMILIES, metadata
 from toy import TINY as WITH_LOOP
 
@@ -82,6 +82,7 @@ def assert_came_back(done, folder, source):
     assert dataclasses.replace(after.metadata, tokenizer=given) == before.metadata
     written = json.loads((folder / "config.json").read_text())
     assert written["architectures"] == original["architectures"]
+    assert written["mask_token_id"] == given.mask_id
     for name in written.keys() & original.keys() - {"dtype", "hidden_act", "label2id"}:
         assert written[name] == original[name], name
     assert f"`{written['architectures'][0]}`" in (folder / "README.md").read_text()
@@ -272,6 +273,24 @@ def test_words_of_an_exported_tagger_have_a_space_before_them(
         arrays = task_tagging.make_rows([words], tokenizer, 128).arrays
         assert arrays["input_ids"][arrays["attention_mask"]].tolist() == given
     assert tokenizer_files.with_space_before_words(read) == read
+
+
+def test_positions_are_counted_from_any_padding_token(tmp_path):
+    """RoBERTa's own has the id 1, this one 0."""
+    learnt = other_pipelines.BUILDERS["roberta"](["the value of an object"])
+    ends = [(token, learnt.token_to_id(token)) for token in ("</s>", "<s>")]
+    learnt.post_processor = processors.RobertaProcessing(*ends)
+    tokenizer = tokenizer_lib.make(learnt)
+    encoder = dataclasses.replace(ROBERTA, vocab_size=tokenizer.vocab_size)
+    objective = masked_lm.MaskedLm(encoder, WITHOUT_PAIRS)
+    model, expected = native_model(objective, tokenizer=tokenizer)
+    assert convert.export(model, str(tmp_path)).name == "RobertaForMaskedLM"
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["pad_token_id"] == tokenizer.pad_id == 0
+    positions = encoder.max_position_embeddings
+    assert written["max_position_embeddings"] == positions + 1
+    assert lazy_checkpoint.read(str(tmp_path)).metadata.encoder == encoder
+    saved.assert_came_back(tmp_path, expected)
 
 
 def test_a_classifier_with_one_output_keeps_its_name_and_type(tmp_path):
@@ -474,6 +493,9 @@ def test_the_card_describes_the_run(tmp_path):
     assert f"| vocabulary | {TINY.vocab_size} tokens, WordPiece |" in card
     assert "| steps planned | 900,000 of 256 sequences of 128 tokens |" in card
     assert "BertForPreTraining.from_pretrained" in card
+    (run / "results.json").write_text('{"step": 2, "accuracy": 0.75}')
+    convert.convert(str(run / "checkpoints/1"), str(tmp_path / "again"))
+    assert "results, " not in (tmp_path / "again/README.md").read_text()
 
 
 # ---- refusals

@@ -14,7 +14,7 @@ from toy import TINY, batch_of, loss_and_gradient, params_of
 
 from bert_jax import config, prediction, storage
 from bert_jax.errors import UserError
-from bert_jax.interop import convert
+from bert_jax.interop import convert, sentence_transformers
 from bert_jax.model import heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import embedding as objectives_embedding
@@ -296,6 +296,16 @@ def test_an_exported_folder_has_the_pooling(trained, tmp_path):
     again = convert.convert(str(tmp_path / "out"), str(tmp_path / "again"), "native")
     names = ["1_Pooling", "2_Normalize"]
     assert again.ignored == [f"{n} (a module of sentence_transformers)" for n in names]
+
+
+def test_the_pooled_token_may_be_the_last(tmp_path):
+    """As in XLNet, and from left to right."""
+    task = {"pool": "cls", "length": 8}
+    sentence_transformers.write(tmp_path, task, 16, reads_last=True)
+    pooling = json.loads((tmp_path / "1_Pooling/config.json").read_text())
+    assert [mode for mode, is_on in pooling.items() if is_on is True] == [
+        "pooling_mode_lasttoken"
+    ]
 
 
 def test_sentence_transformers_has_the_same_vectors(trained, tmp_path):

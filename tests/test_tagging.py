@@ -165,6 +165,8 @@ def test_the_scheme_is_inferred_despite_mistakes():
     assert entities.infer_scheme(file_of([good, ["O", "I-x"], good])) == "IOB2"
     good = ["I-x", "I-x", "O", "I-x", "B-x"]
     assert entities.infer_scheme(file_of([good, ["O", "B-x"], good])) == "IOB1"
+    # Entities may only be at the beginnings of sentences.
+    assert entities.infer_scheme(file_of([["I-x", "I-x", "O"], ["I-y"]])) == "IOB1"
     assert entities.infer_scheme(file_of([["NN", "VBZ", "-LRB-"]])) == "none"
 
 
