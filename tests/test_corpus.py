@@ -263,6 +263,27 @@ def test_long_documents_and_lines_are_cut(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\r\n", "\r\r\n"])
+def test_a_line_that_is_cut_at_its_end_ends_no_document(
+    line_end, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(document_files, "_MAX_LINE_BYTES", 16)
+    path = tmp_path / "a.txt"
+    for length in range(12, 36):
+        first = "a" * length + line_end + "second line"
+        written = first + 2 * line_end + "next" + line_end
+        path.write_bytes(written.encode())
+        for cut in range(1, len(written)):
+            got = [
+                text.strip()
+                for begin, end in ((0, cut), (cut, len(written)))
+                for text in document_files.documents(
+                    sources.Section(str(path), begin, end), "text", "text", Problems()
+                )
+            ]
+            assert got == [first, "next"]
+
+
 def test_lines_that_end_in_carriage_returns_are_not_cut(tmp_path, monkeypatch):
     """The file is read in blocks of as many bytes as the longest line may have."""
     texts = ["é" * (i % 9) + str(i) for i in range(40)]

@@ -172,6 +172,13 @@ class _Lines:
         while line := begun + self.stream.readline(_MAX_LINE_BYTES - len(begun)):
             is_cut = len(line) == _MAX_LINE_BYTES
             begun = b""
+            # Do not cut inside a line's end.
+            while (
+                is_cut
+                and line.endswith(b"\r")
+                and self.stream.peek(1)[:1] in (b"\r", b"\n")
+            ):
+                line += self.stream.read(1)
             if line.count(b"\r") > line.endswith(b"\r\n"):
                 lines = list(filter(None, _LINE.findall(line)))
                 if is_cut and len(lines) > 1:
@@ -216,7 +223,7 @@ def _text_lines(lines: _Lines) -> Iterator[str | None]:
             return
         if offset == 0:
             _hint_at_other_formats(line, lines.problems)
-        if not line.strip():
+        if not line.strip() and not lines.continues:
             yield None
             inside, size = True, 0
             if offset >= lines.end:
