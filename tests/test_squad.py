@@ -88,6 +88,8 @@ def test_ids_are_kept_as_they_are(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(one_question(id="q1\n")))
     assert [each.id for each in reader.read(path, no_answers=False)] == ["q1\n"]
+    path.write_text(json.dumps(one_question(id=57)))
+    assert [each.id for each in reader.read(path, no_answers=False)] == ["57"]
 
 
 # ---- windows

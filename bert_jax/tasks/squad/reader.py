@@ -53,7 +53,7 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
                 context = _text(paragraph, "context")
                 for question in paragraph["qas"]:
                     where = article_location
-                    identifier = _text(question, "id")
+                    identifier = _identifier(question)
                     where = f"{path}: question {terminal.printable(identifier)}"
                     example = _example(identifier, question, context, where)
                     if not example.golds and not no_answers:
@@ -96,6 +96,12 @@ def _example(identifier: str, fields: Any, context: str, where: str) -> Example:
     if is_impossible and golds:
         raise UserError(f"{where} has is_impossible and an answer")
     return Example(identifier, _text(fields, "question"), context, tuple(golds))
+
+
+def _identifier(question: Any) -> str:
+    given = question["id"]
+    # Some files have numbers. predictions.json has names, which are texts.
+    return str(given) if type(given) is int else _text(question, "id")
 
 
 def _text(fields: Any, name: str) -> str:
