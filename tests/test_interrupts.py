@@ -64,10 +64,11 @@ def test_a_request_before_the_run_ends_the_process():
 
 
 ASKED = """
-import os, signal, sys, time
+import contextlib, os, signal, sys, time
+from bert_jax.errors import Interrupted
 from bert_jax.training import interrupts
 {first}
-with interrupts.StopRequests() as requests:
+with contextlib.suppress(Interrupted), interrupts.StopRequests() as requests:
     {second}
     for number in {numbers}:
         os.kill(os.getpid(), number)
@@ -76,6 +77,7 @@ with interrupts.StopRequests() as requests:
     for _ in range({wait}):
         time.sleep(0.01)
     print(requests.is_set(), flush=True)
+    raise Interrupted("saved")
 print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush=True)
 """
 

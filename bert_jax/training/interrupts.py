@@ -70,10 +70,12 @@ class StopRequests:
 
     def __exit__(self, error, *_) -> None:
         self.save_on_request()
-        # Another SIGTERM during the exit would change the exit status.
-        leaving = error is not None and self._is_set
+        # Another SIGTERM during the exit would change the exit status. Only programs of
+        # bert_jax end now, and have this handler (`run/exit_status.py`).
+        ends = error is not None and self._is_set
         for number, handler in self._before.items():
-            ignored = leaving and number == signal.SIGTERM
+            is_program = handler is signal.default_int_handler
+            ignored = ends and number == signal.SIGTERM and is_program
             signal.signal(number, signal.SIG_IGN if ignored else handler)
 
     def _handle(self, number, _):
