@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pod_recipe
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax import config, pretraining, storage
 from bert_jax.corpus import shards
@@ -220,6 +221,7 @@ def test_profile_cache_and_shares_of_time(corpus, tmp_path, capsys, monkeypatch)
     try:
         pretraining.pretrain(asked, str(folder))
         assert jax.config.jax_compilation_cache_dir == str(cache)
+        assert any(cache.iterdir())  # JAX opened another one before
         said = capsys.readouterr().err
         pretraining.pretrain(asked, str(folder))
         end = asked.total_steps
@@ -227,6 +229,7 @@ def test_profile_cache_and_shares_of_time(corpus, tmp_path, capsys, monkeypatch)
         assert line in capsys.readouterr().err and line not in said
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
+        compilation_cache.reset_cache()
     (profile,) = (folder / "profile").rglob("*.xplane.pb")
     assert profile.stat().st_size > 1000
     assert f"profile in {folder / 'profile'}" in said

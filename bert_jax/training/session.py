@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax import config as config_lib
 from bert_jax import storage
@@ -53,6 +54,7 @@ def reading_inputs(
             if config.loop.compilation_cache:
                 cache = os.fspath(storage.path(config.loop.compilation_cache))
                 jax.config.update("jax_compilation_cache_dir", cache)
+                compilation_cache.reset_cache()  # an earlier run may have another
         workdir.check_that_all_agree(config)
         with processes.raise_in_all():
             yield ledger
