@@ -103,6 +103,7 @@ def test_help_is_the_docstring(path):
         ("input_pipeline", ["--corpus=CORPUS", "--recipes", "electra:none"], "'none'"),
         ("input_pipeline", ["--corpus=nowhere"], "no corpus in nowhere"),
         ("unigram_baseline", ["nowhere"], "no corpus in nowhere"),
+        ("unigram_baseline", ["CORPUS/corpus.json"], "is a file; give the folder of"),
         ("speedrun", ["--corpus=nowhere", "--output=OUT"], "no corpus in nowhere"),
         ("speedrun", ["--pairs=-"], "argument --pairs: there is no file -"),
         ("speedrun", ["--every=0"], "argument --every: 0 is not positive"),

@@ -233,6 +233,10 @@ def test_a_run_keeps_its_source_once_it_has_a_checkpoint(corpus, pretrained, tmp
         pass
     asked = str(source), str(tmp_path / "b"), config.PretrainConfig
     assert checkpoints.initial_checkpoint(*asked) == (source, "")
+    other = make_config(corpus, str(source), init_fingerprint="another")
+    message = f"the run began with {gone[0]}; give another --workdir"
+    with pytest.raises(UserError, match=message):
+        workdir.claim(tmp_path / "run", other).__enter__()
 
 
 def test_all_processes_take_the_fingerprint_that_process_0_knows(

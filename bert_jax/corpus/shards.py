@@ -93,6 +93,8 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
         raise UserError(
             f"no corpus in {folder}: {MANIFEST} is missing; run.build_corpus makes one"
         ) from error
+    except NotADirectoryError as error:
+        raise UserError(f"{folder} is a file; give the folder of the corpus") from error
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise io_errors.wrap_error(
             error,

@@ -200,6 +200,8 @@ def _check_same_run(folder: storage.Path, config: Any) -> None:
         remedy = "give another --workdir"
         if any(re.match(r"(data|task)\.fingerprint:", line) for line in refused):
             remedy = f"restore the data that the run began with, or {remedy}"
+        if any(line.startswith("init_fingerprint:") for line in refused):
+            remedy = f"the run began with {earlier.init_from}; {remedy}"
         raise UserError(
             f"{folder} holds a run with another config ({'; '.join(refused)}); {remedy}"
         )
