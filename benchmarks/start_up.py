@@ -3,9 +3,9 @@ r"""Seconds from the command to the first step of a pretraining run, by part.
     python benchmarks/start_up.py --corpus=DIR
 
 BERT-Base on this host: a start in a new folder with an empty compilation cache, and a
-restart from the checkpoint of the first step with the cache that it left. Both are the
-command that users give, stopped by SIGTERM after its first step. A part lasts from one
-line that the program prints to the next. Unknown arguments are passed on to the
+restart from the checkpoint that it saved, with the cache that it left. Both are the
+command that users give, stopped by SIGTERM after their first step. A part lasts from
+one line that the program prints to the next. Unknown arguments are passed on to the
 program.
 """
 
@@ -35,7 +35,8 @@ def start(command):
         process.terminate()
         rest = process.communicate()[1]
     if process.returncode != 75:
-        raise SystemExit(line + rest)
+        print(line + rest, end="", file=sys.stderr)
+        sys.exit(process.returncode)
     print(f"{begun - first:6.1f}  in all, up to the first step", flush=True)
 
 

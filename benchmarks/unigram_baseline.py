@@ -17,6 +17,11 @@ from bert_jax.errors import UserError
 from bert_jax.objectives import unigram_baseline
 from bert_jax.run import exit_status
 
+_HEAD = """\
+| held-out text | V | tokens | unigram entropy | same, frequencies of the training \
+text | masked token without context | most frequent token | accuracy without context |
+|---|---:|---:|---:|---:|---:|---:|---:|"""
+
 
 def row(folder: str) -> str:
     """Return a row of the table."""
@@ -47,10 +52,12 @@ def row(folder: str) -> str:
 
 
 def main() -> None:
-    """Print a row for each corpus."""
+    """Print the head of the table, and a row for each corpus."""
     parser = program_flags.make_parser(__doc__)
     parser.add_argument("corpora", nargs="+", metavar="CORPUS")
-    for given in parser.parse_args().corpora:
+    corpora = parser.parse_args().corpora
+    print(_HEAD)
+    for given in corpora:
         print(row(given))
 
 

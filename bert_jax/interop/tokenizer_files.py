@@ -133,7 +133,8 @@ def _older_pipeline(
         # Corpora and converted checkpoints have it one level below.
         below = folder / "tokenizer"
         hint = f"; give {below}" if (below / PIPELINE_FILE).exists() else ""
-        if (folder / "checkpoints").exists():
+        in_run = folder.parent.name in ("checkpoints", "best")
+        if in_run or (folder / "checkpoints").exists():
             hint = (
                 "; of a run, give the tokenizer/ of its corpus, or the one that "
                 "run.convert --to=native writes"
