@@ -78,8 +78,9 @@ def learn_sentencepiece(texts, size, **cleaning):
     """Return a tokenizer, and a function with the library's ids of a text."""
     tokenizer = tokenizer_training.train_sentencepiece(texts, size, **cleaning)
     normalizer = sentencepiece_model.normalizer(**cleaning)
+    counts = tokenizer_training._sentencepiece_characters(texts, normalizer)
     characters = [t for t in tokenizer.tokens if len(t) == 1 and t != "\u2581"]
-    given = texts, normalizer, characters, tokenizer.vocab_size
+    given = texts, normalizer, counts, characters, tokenizer.vocab_size
     model = tokenizer_training._sentencepiece_model(*given)
     reference = sentencepiece.SentencePieceProcessor(model_proto=model)
     return tokenizer, lambda text: reference.encode(normalizer.normalize_str(text))

@@ -255,6 +255,18 @@ def test_sentencepiece_leaves_out_as_many_characters_as_it_says(capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("vocab_size", [255, 280])
+def test_sentencepiece_chooses_characters_of_texts_with_few_spaces(vocab_size):
+    """It takes them until they cover a share of the text, spaces included."""
+    letters = list(map(chr, range(0x4E00, 0x4F00)))
+    text = "".join(c * (300 - i) for i, c in enumerate(letters))
+    texts = [text, "".join(letters[::2]) + " \u2585"]  # the second is left out
+    tokenizer = tokenizer_training.train_sentencepiece(texts, vocab_size)
+    kept = {token for token in tokenizer.tokens if len(token) == 1}
+    room = vocab_size - len(tokenizer_lib.SPECIAL_TOKENS) - 1
+    assert kept == {"\u2581", *letters[:room]}  # 249, or all 256
+
+
 def test_rare_characters_take_a_quarter_of_a_small_vocabulary(capsys):
     """A thousand of them would leave no room for the pieces of the others."""
     text = "the value of the attribute is an object"
@@ -396,7 +408,8 @@ def test_damaged_tokenizers_are_refused(change, message, wordpiece, tmp_path):
 def test_damaged_sentencepiece_models_are_refused(documents):
     normalizer = sentencepiece_model.normalizer(True, True)
     texts = documents[:20]
-    model = tokenizer_training._sentencepiece_model(texts, normalizer, "", 300)
+    counts = tokenizer_training._sentencepiece_characters(texts, normalizer)
+    model = tokenizer_training._sentencepiece_model(texts, normalizer, counts, "", 300)
     for damaged, message in ((b"", "empty"), (model[: len(model) // 2], "damaged")):
         with pytest.raises(UserError, match=f"the SentencePiece model is {message}"):
             sentencepiece_model.pipeline(damaged, True, True)

@@ -44,6 +44,9 @@ _EUROPEAN = ("LATIN", "GREEK", "CYRILLIC", "COMBINING")
 _VIETNAMESE = {chr(i) for i in range(0x1EA0, 0x1EFA)}  # without them, tones are lost
 # Fraction of changed characters of other scripts that causes a warning.
 _MANY_LOST = 0.01
+# SentencePiece's token for a space, and the character whose lines it leaves out.
+_SPACE = "\u2581"
+_LEFT_OUT = "\u2585"
 _NO_CHARACTERS = "the text has no characters to learn from"
 
 
@@ -125,7 +128,8 @@ def train_wordpiece(
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(pipeline.normalizer.normalize_str(text))
-    alphabet, words = _alphabet(counts, pipeline, vocab_size)
+    chosen, words = _alphabet(counts, pipeline, vocab_size)
+    alphabet = sorted(chosen)
     pieces = [*alphabet, *("##" + c for c in alphabet if c not in words)]
     _check_room(len(SPECIAL_TOKENS) + len(pieces), vocab_size)
     trainer = tokenizers.trainers.WordPieceTrainer(
@@ -137,6 +141,7 @@ def train_wordpiece(
         show_progress=False,
     )
     pipeline.train_from_iterator(texts, trainer)
+    _report_rare_characters(counts, chosen)
     vocabulary = pipeline.get_vocab()
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
     return tokenizer_lib.make(pipelines.wordpiece(tokens, lower_case, strip_accents))
@@ -148,13 +153,13 @@ def _alphabet(
     """Choose the characters of a WordPiece vocabulary.
 
     Returns:
-      The frequent characters, sorted; and all characters that the normaliser surrounds
+      The frequent characters; and all characters that the normaliser surrounds
       with spaces, such as Chinese ones. These need no piece that continues a word.
     """
     words = {c for c in counts if " " in pipeline.normalizer.normalize_str(c)}
     pieces = {c: 1 if c in words else 2 for c in counts}
     chosen = _frequent_characters(counts, pieces, vocab_size, _MIN_ALPHABET)
-    return sorted(chosen), words
+    return chosen, words
 
 
 def _frequent_characters(
@@ -163,31 +168,40 @@ def _frequent_characters(
     vocab_size: int,
     least: int,
 ) -> list[str]:
-    """Choose the characters of a vocabulary, and report the rare ones it leaves out.
+    """Choose the characters of a vocabulary, the most frequent ones of the text.
 
-    The result covers `_COVERAGE` of the text if there is room, and has `least`
-    characters even if there is none. `pieces` has the number of tokens that a character
-    needs.
+    They cover `_COVERAGE` of the text if there is room. They are at least `least`,
+    even if there is none, unless the text has fewer. `pieces` has the number of tokens
+    that a character needs.
     """
-    characters = [c for c in counts if not c.isspace()]
-    if not (by_count := sorted(characters, key=lambda c: (-counts[c], c))):
+    if not (by_count := _sorted_by_count(counts)):
         raise UserError(_NO_CHARACTERS)
     total = sum(counts[c] for c in by_count)
     covered = itertools.accumulate(counts[c] for c in by_count)
     needed = sum(count < _COVERAGE * total for count in covered) + 1
     sizes = itertools.accumulate(pieces[c] for c in by_count)
     room = sum(count <= vocab_size - len(SPECIAL_TOKENS) for count in sizes)
-    size = max(least, min(needed, room))
-    rare = by_count[size:]
-    share = sum(counts[c] for c in rare) / total
-    if rare:
-        hint = "; increase vocab_size to keep more" if size < needed else ""
+    return by_count[: max(least, min(needed, room))]
+
+
+def _sorted_by_count(counts: collections.Counter[str]) -> list[str]:
+    characters = [c for c in counts if not c.isspace()]
+    return sorted(characters, key=lambda c: (-counts[c], c))
+
+
+def _report_rare_characters(
+    counts: collections.Counter[str], chosen: Sequence[str]
+) -> None:
+    """Warn if the frequent characters of a vocabulary are not all of the text."""
+    by_count = _sorted_by_count(counts)
+    if rare := by_count[len(chosen) :]:
+        share = sum(counts[c] for c in rare) / sum(counts[c] for c in by_count)
+        hint = "; increase vocab_size to keep more" if share > 1 - _COVERAGE else ""
         number = terminal.pluralise(len(rare), "rare character")
         terminal.say(
             f"warning: {number}, {share:.3%} of the text, such as "
             f"{' '.join(rare[:5])}, will be {UNK}{hint}"
         )
-    return by_count[:size]
 
 
 def train_sentencepiece(
@@ -207,17 +221,14 @@ def train_sentencepiece(
         # A sample by SentencePiece itself would differ in each process.
         texts = random.Random(0).sample(texts, _MAX_LINES)
     normalizer = sentencepiece_model.normalizer(lower_case, strip_accents)
-    counts: collections.Counter[str] = collections.Counter()
-    own_rules = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
-    for text in texts:
-        counts.update(own_rules.normalize(normalizer.normalize_str(text)))
-    space = "\u2581"  # a token, too
-    del counts[space]
+    counts = _sentencepiece_characters(texts, normalizer)
     least = min(_MIN_ALPHABET, vocab_size // 4)
     characters = _frequent_characters(
-        counts, dict.fromkeys(counts, 1), vocab_size - len(space), least
+        counts, dict.fromkeys(counts, 1), vocab_size - len(_SPACE), least
     )
-    train = functools.partial(_sentencepiece_model, texts, normalizer, characters)
+    train = functools.partial(
+        _sentencepiece_model, texts, normalizer, counts, characters
+    )
     try:
         model = train(vocab_size)
     except RuntimeError as error:
@@ -237,25 +248,53 @@ def train_sentencepiece(
         model, lower_case, strip_accents, prepend_scheme="first"
     )
     tokenizer = tokenizer_lib.make(pipeline)
-    if set(tokenizer.tokens) <= {*SPECIAL_TOKENS, space}:
+    if set(tokenizer.tokens) <= {*SPECIAL_TOKENS, _SPACE}:
         raise UserError(_NO_CHARACTERS)
+    _report_rare_characters(counts, characters)
     return tokenizer
+
+
+def _sentencepiece_characters(
+    texts: Sequence[str], normalizer: tokenizers.normalizers.Normalizer
+) -> collections.Counter[str]:
+    """Count the characters as SentencePiece does, spaces included."""
+    cleaned = sentencepiece.SentencePieceNormalizer(
+        rule_name="nmt_nfkc",
+        add_dummy_prefix=True,
+        escape_whitespaces=True,
+        remove_extra_whitespaces=True,
+    )
+    counts: collections.Counter[str] = collections.Counter()
+    for text in map(normalizer.normalize_str, texts):
+        if _LEFT_OUT not in text:
+            counts.update(cleaned.normalize(text))
+    counts[" "] = counts.pop(_SPACE, 0)
+    return counts
 
 
 def _sentencepiece_model(
     texts: Sequence[str],
     normalizer: tokenizers.normalizers.Normalizer,
+    counts: collections.Counter[str],
     characters: Sequence[str],
     vocab_size: int,
 ) -> bytes:
+    """Learn a model that has these characters, and write it in SentencePiece's form.
+
+    SentencePiece sorts all characters by their counts, the required ones before the
+    others, and takes them until they cover the given share of the text (at least 98 %).
+    """
+    required = [counts[c] for c in [" ", *characters]]
+    # Halfway between the shares without and with the last one, since it rounds them.
+    share = (sum(required) - min(required) / 2) / counts.total()
     buffer = io.BytesIO()
     pad, unk, *controls = SPECIAL_TOKENS
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=map(normalizer.normalize_str, texts),
         model_writer=buffer,
         vocab_size=vocab_size,
-        required_chars="".join(characters),
-        character_coverage=0.98,  # the least that it accepts
+        required_chars=_SPACE + "".join(characters),
+        character_coverage=max(0.98, share),
         model_type="unigram",
         pad_id=0,
         unk_id=1,
