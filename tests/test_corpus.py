@@ -296,6 +296,18 @@ def test_lines_that_end_in_carriage_returns_are_not_cut(tmp_path, monkeypatch):
         assert problems.count == 0
 
 
+def test_long_lines_are_cut_after_ones_that_end_in_carriage_returns(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(document_files, "_MAX_LINE_BYTES", 16)
+    first = "\r" + "a" * 14 + "\r\r\n"  # its end is not cut, but longer than a block
+    (tmp_path / "a.txt").write_bytes((first + "b" * 99).encode())
+    section = sources.Section(f"{tmp_path}/a.txt", 0, 999)
+    with open(section.name, "rb") as file:
+        got = [text for _, text in document_files._Lines(file, section, Problems())]
+    assert got == ["\r", first[1:], *["b" * 16] * 6, "b" * 3]
+
+
 @pytest.mark.parametrize(
     ("content", "kind"),
     [

@@ -172,16 +172,17 @@ class _Lines:
         while line := begun + self.stream.readline(_MAX_LINE_BYTES - len(begun)):
             is_cut = len(line) == _MAX_LINE_BYTES
             begun = b""
-            # Do not cut inside a line's end.
+            rest = bytearray()  # of a line's end, which is not cut
             while (
                 is_cut
-                and line.endswith(b"\r")
+                and (rest or line).endswith(b"\r")
                 and self.stream.peek(1)[:1] in (b"\r", b"\n")
             ):
-                line += self.stream.read(1)
+                rest += self.stream.read(1)
+            line += rest
             if line.count(b"\r") > line.endswith(b"\r\n"):
                 lines = list(filter(None, _LINE.findall(line)))
-                if is_cut and len(lines) > 1:
+                if is_cut and len(lines) > 1 and not line.endswith(b"\n"):
                     begun = lines.pop()
                 yield from lines
                 continue
