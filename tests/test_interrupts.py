@@ -78,21 +78,29 @@ with contextlib.suppress(Interrupted), interrupts.StopRequests() as requests:
         time.sleep(0.01)
     print(requests.is_set(), flush=True)
     raise Interrupted("saved")
-print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush=True)
+print(signal.getsignal(signal.SIGTERM).name, flush=True)
 """
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [("", "requests.save_on_request()"), ("sys.ps1 = '>>> '", "pass")],
-    ids=["from the first step on", "in a notebook"],
+    ("first", "second", "after"),
+    [
+        ("", "requests.save_on_request()", "SIG_DFL"),
+        ("sys.ps1 = '>>> '", "pass", "SIG_DFL"),
+        (
+            "signal.signal(signal.SIGTERM, signal.default_int_handler)",
+            "requests.save_on_request()",
+            "SIG_IGN",
+        ),
+    ],
+    ids=["from the first step on", "in a notebook", "in a program"],
 )
-def test_requests_that_the_loop_answers(first, second):
+def test_requests_that_the_loop_answers(first, second, after):
     numbers = [int(signal.SIGTERM)] * 3 + [int(signal.SIGINT)]
     watched = start(ASKED.format(first=first, second=second, numbers=numbers, wait=0))
     assert watched.end() == 0, watched.text
     words = "stopping: will save after the steps in flight\n"
-    assert sorted(watched.lines) == ["True\n", "True\n", words]
+    assert sorted(watched.lines) == [f"{after}\n", "True\n", words]
 
 
 def test_a_second_interrupt_from_the_keyboard_is_meant():
