@@ -1,5 +1,6 @@
 """Samples of the text of a source, to learn a vocabulary from."""
 
+import bisect
 import itertools
 import math
 import random
@@ -80,13 +81,15 @@ def _text_bytes(
         shown = terminal.progress_bar(
             iterable=sizes, total=len(names), desc="reading metadata"
         )
-        groups = dict(zip(names, shown, strict=True))
+        groups = {
+            name: sorted(sizes.items())
+            for name, sizes in zip(names, shown, strict=True)
+        }
         undivided = [
             [
                 size
                 for section in split
-                for begin, size in groups[section.name].items()
-                if section.start <= begin < section.end
+                for _, size in _within(groups[section.name], section)
             ]
             for split in planned
         ]
@@ -102,3 +105,13 @@ def _text_bytes(
         ]
         totals = [sum(map(sources.text_bytes, split)) for split in planned]
     return np.array(totals), np.array([max(sizes, default=0) for sizes in undivided])
+
+
+def _within(
+    groups: list[tuple[int, int]], section: sources.Section
+) -> list[tuple[int, int]]:
+    """Return the row groups, sorted by their first bytes, that begin in a section."""
+    first, end = (
+        bisect.bisect_left(groups, (byte,)) for byte in (section.start, section.end)
+    )
+    return groups[first:end]
