@@ -7,11 +7,13 @@ __version__ = "0.1.0"
 
 # On CPUs, jaxlib 0.10.2 computes some fusions of a product and a sum wrongly, such as
 # gradients of attention with one head of keys (jax-ml/jax, issue 39103). With this flag
-# it fuses single products only. The flag counts if set before the first computation.
-_PRODUCTS_ONLY = (
-    "--xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
-)
+# it fuses single products only. The flag counts if set before the first computation;
+# the programs of runs have the option always.
+_FUSION_TYPE = "xla_cpu_experimental_ynn_fusion_type"
+CPU_COMPILER_OPTIONS: dict[str, str] = {}
 if importlib.metadata.version("jaxlib") == "0.10.2":
     _given = os.environ.get("XLA_FLAGS", "")
-    if "xla_cpu_experimental_ynn_fusion_type" not in _given:
-        os.environ["XLA_FLAGS"] = f"{_PRODUCTS_ONLY} {_given}".strip()
+    if _FUSION_TYPE not in _given:
+        CPU_COMPILER_OPTIONS[_FUSION_TYPE] = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
+        _flag = f"--{_FUSION_TYPE}={CPU_COMPILER_OPTIONS[_FUSION_TYPE]}"
+        os.environ["XLA_FLAGS"] = f"{_flag} {_given}".strip()

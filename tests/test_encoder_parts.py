@@ -6,8 +6,11 @@
 import dataclasses
 import functools
 import math
+import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import flax.linen as nn
 import jax
@@ -106,7 +109,7 @@ def test_loops_and_recomputation_change_nothing(name, change):
         assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1.0)
 
 
-def test_recomputed_attention_with_one_head_of_keys():
+def check_recomputed_attention_with_one_head_of_keys(**options):
     """The compiler of jaxlib 0.10.2 gets it wrong with its default flags."""
     rng = np.random.default_rng(0)
     query, key, value = (
@@ -121,10 +124,31 @@ def test_recomputed_attention_with_one_head_of_keys():
             repeated = (jnp.repeat(x, 4, axis=1) for x in (key, value))
             return jnp.sum(jnp.sin(attend(query, *repeated, mask, None)))
 
-        return jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(query, key, value)
+        compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2)), **options)
+        return compiled(query, key, value)
 
     for a, b in zip(gradients(jax.checkpoint(attend)), gradients(attend), strict=True):
         assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
+
+
+def test_recomputed_attention_with_one_head_of_keys():
+    check_recomputed_attention_with_one_head_of_keys()
+
+
+def test_programs_are_right_if_jax_was_used_before_bert_jax():
+    """Then the flags in the environment have no effect."""
+    script = (
+        "import jax\n"
+        "jax.numpy.zeros(1) + 1\n"
+        "from bert_jax.training import sharding\n"
+        "import test_encoder_parts as tests\n"
+        "options = sharding.compiler_options(jax.make_mesh((1,), ('data',)))\n"
+        "check = tests.check_recomputed_attention_with_one_head_of_keys\n"
+        "check(compiler_options=options)\n"
+    )
+    environment = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-c", script]
+    subprocess.run(command, env=environment, check=True)
 
 
 def trace(c):

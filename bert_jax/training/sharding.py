@@ -8,7 +8,7 @@ W[D_fsdp, F_tensor].
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -18,6 +18,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+import bert_jax
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 
@@ -157,18 +158,22 @@ def use(mesh: Mesh) -> Iterator[None]:
         yield
 
 
-def compiler_options(mesh: Mesh) -> dict[str, int] | None:
+def compiler_options(mesh: Mesh) -> Mapping[str, int | str]:
     """Return XLA's options for a model's programs on a mesh.
+
+    On CPUs, they avoid the faulty fusions of jaxlib 0.10.2 (`bert_jax/__init__.py`).
 
     With parameters sharded over `fsdp`, the TPU compiler may split a product into one
     for each shard ("windowed einsum"), which is up to three times as slow by its own
     estimate as gathering the parameters (docs/sharding.md). A threshold that no array
     reaches prevents that.
     """
-    is_tpu = mesh.devices.flat[0].platform == "tpu"
-    if not is_tpu or mesh.shape["fsdp"] == 1:
-        return None
-    return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000}
+    platform = mesh.devices.flat[0].platform
+    if platform == "cpu":
+        return bert_jax.CPU_COMPILER_OPTIONS
+    if platform == "tpu" and mesh.shape["fsdp"] > 1:
+        return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000}
+    return {}
 
 
 def state_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
