@@ -92,7 +92,8 @@ def test_blocks_of_wide_embeddings_are_smaller(simulated_kernels):
     ]
     assert sizes == [1024, 512, 256, None]
     arrays = arrays_of((2, 8), columns=2304)
-    assert_trees_close(jax.jit(by_kernel)(*arrays), restated(*arrays), 4e-6)
+    # Logits of hundreds have errors of 3e-5 in float32.
+    assert_trees_close(jax.jit(by_kernel)(*arrays), restated(*arrays), 1e-4)
 
 
 def test_kernels_round_factors_and_gradients_once(simulated_kernels):
