@@ -27,7 +27,6 @@ class LabelledBatches(pipeline.Pipeline):
     Held-out rows are all sorted.
 
     Attributes:
-      index: int64 [rows]; index in `arrays` of each row in the order of evaluation.
       num_batches: Number of batches in an epoch.
     """
 
@@ -54,70 +53,61 @@ class LabelledBatches(pipeline.Pipeline):
           rows: Rows of each batch to make; all by default.
           sizes: int [rows]; the smallest size that holds each row, as an index of
             `shapes`.
-          shapes: For each of several sizes, ascending, the shape of a row of each
-            array; none to keep the arrays as they are.
+          shapes: For each size, ascending, the shape of a row of each array. By
+            default, there is one size, that of the arrays.
         """
-        self._rows = np.arange(batch_size) if rows is None else rows
-        self._batch_size = batch_size
-        self._sorts = len(shapes) > 1
-        count = len(arrays["weights"])
-        self.index = np.arange(count)
-        if self._sorts:
-            if held_out:
-                self.index = np.argsort(sizes, kind="stable")
-                arrays = {name: values[self.index] for name, values in arrays.items()}
-                sizes = sizes[self.index]
-            self._sizes = tf.constant(sizes, tf.int32)
-            self._shapes = {
-                name: tf.constant([shape[name] for shape in shapes], tf.int32)
-                for name in arrays
-            }
+        if sizes is None:
+            sizes = np.zeros(len(arrays["weights"]), np.int64)
+            shapes = [{name: values.shape[1:] for name, values in arrays.items()}]
+        self._has_windows = len(shapes) > 1 and not held_out
+        if held_out:
+            by_size = np.argsort(sizes, kind="stable")
+            arrays = {name: values[by_size] for name, values in arrays.items()}
+            sizes = sizes[by_size]
         self._arrays = {name: tf.constant(values) for name, values in arrays.items()}
+        self._sizes = tf.constant(sizes)
+        self._shapes = {
+            name: tf.constant([shape[name] for shape in shapes], tf.int32)
+            for name in arrays
+        }
+        rows = np.arange(batch_size) if rows is None else rows
+        self._rows = tf.constant(rows, tf.int32)
+        self._batch_size = batch_size
         self._steps = steps
-        self._held_out = held_out
         self._key = random_bits.key(seed)
         self._order = order.Order(
-            count=count, key=None if held_out else self._key, once=held_out
+            count=len(sizes), key=None if held_out else self._key, once=held_out
         )
         self.num_batches = self._order.num_batches(batch_size)
         super().__init__(self._make)
 
     def row_names(self, step: int) -> list[str]:
-        """Name the rows of a batch, for messages. An example may have several."""
+        """Name the rows of a training batch, for messages."""
         items, _ = self._select(tf.constant(step, tf.int64))
-        return [f"training row {self.index[i]}" for i in items.index.numpy()]
+        return [f"training row {i}" for i in items.index.numpy()]
 
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
         items, size = self._select(step)
         batch = {
-            name: tf.gather(values, items.index)
+            name: _trim(tf.gather(values, items.index), self._shapes[name][size])
             for name, values in self._arrays.items()
         }
         batch["weights"] *= tf.cast(items.is_real, tf.float32)
-        if self._sorts:
-            batch = {
-                name: _trim(values, self._shapes[name][size])
-                for name, values in batch.items()
-            }
         return batch
 
-    def _select(self, step: tf.Tensor) -> tuple[order.Selection, tf.Tensor | None]:
-        """Return a batch's rows for this process, and the index of its size."""
-        if not self._sorts or self._held_out:
-            positions = step * self._batch_size + tf.constant(self._rows, tf.int64)
-            items = self._order.at(positions)
-            if not self._sorts:
-                return items, None
-            last = tf.minimum((step + 1) * self._batch_size, self._order.count) - 1
-            return items, self._sizes[last]  # the longest, as rows are sorted
-        first, last = self._window(step)
+    def _select(self, step: tf.Tensor) -> tuple[order.Selection, tf.Tensor]:
+        """Return a batch's rows for this process, and the index of its size.
+
+        A batch that has no window is a window of its own.
+        """
+        first, last = self._window(step) if self._has_windows else (step, step)
         positions = tf.range(first * self._batch_size, (last + 1) * self._batch_size)
         everything = self._order.at(positions)
         by_size = tf.argsort(tf.gather(self._sizes, everything.index), stable=True)
         keys = random_bits.fold_in(self._key, first, tf.range(last + 1 - first))
         shuffled = tf.argsort(tf.bitcast(keys, tf.int64), stable=True)
-        begin = tf.cast(shuffled[step - first], tf.int64) * self._batch_size
-        chosen = tf.gather(by_size, begin + tf.constant(self._rows, tf.int64))
+        begin = shuffled[step - first] * self._batch_size
+        chosen = tf.gather(by_size, begin + self._rows)
         longest = by_size[begin + self._batch_size - 1]
         items = order.Selection(*(tf.gather(x, chosen) for x in everything))
         return items, self._sizes[everything.index[longest]]
