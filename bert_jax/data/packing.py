@@ -12,7 +12,6 @@ epoch. So it is made once, when the chunks are cut, and the order of an epoch
 import bisect
 import collections
 import heapq
-from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -86,10 +85,9 @@ class Packing:
         before = tf.cumsum(sizes, exclusive=True)
         before = tf.cast(before - tf.repeat(tf.gather(before, first), count), tf.int32)
 
-        lay_out_tokens = _end_to_end(sizes, count, self._length)
-
         def tokens(values: tf.Tensor, padding: int = 0) -> tf.Tensor:
-            return lay_out_tokens(tf.broadcast_to(values, tf.shape(mask)), padding)
+            values = tf.broadcast_to(values, tf.shape(mask))
+            return _end_to_end(values, sizes, count, self._length, padding)
 
         packed = {
             "attention_mask": tokens(mask),
@@ -102,39 +100,37 @@ class Packing:
         if "mlm_weights" in examples:
             examples["mlm_positions"] += before[:, None]
             used = tf.math.count_nonzero(examples["mlm_weights"], axis=1)
-            predictions = _end_to_end(used, count, self._max_predictions)
             for name in ("mlm_positions", "mlm_labels", "mlm_weights"):
-                packed[name] = predictions(examples.pop(name))
+                values = examples.pop(name)
+                packed[name] = _end_to_end(values, used, count, self._max_predictions)
         if "weights" in examples:  # equal for all examples of a row
             packed["weights"] = tf.gather(examples.pop("weights"), first)
         if examples:  # labels and weights of the pair task
             examples["pooled_positions"] = before
-            one_each = _end_to_end(tf.ones_like(sizes), count, self._max_examples)
             for name, values in examples.items():
-                packed[name] = one_each(values[:, None])
+                packed[name] = _padded_rows(values, count, self._max_examples)
         return packed
 
 
 def _end_to_end(
-    sizes: tf.Tensor, count: tf.Tensor, width: int
-) -> Callable[..., tf.Tensor]:
-    """Return a function that lays the first values of each example end to end.
+    values: tf.Tensor, sizes: tf.Tensor, count: tf.Tensor, width: int, padding: int = 0
+) -> tf.Tensor:
+    """Lay the first values of each example end to end: [examples, N] to [B, `width`].
 
     `sizes`, int64 [examples], are the numbers of these values, and `count`, int64 [B],
-    the examples of each row. The function maps values, [examples, N], to padded rows,
-    [B, `width`].
+    the examples of each row.
     """
     row = tf.repeat(tf.range(tf.size(count)), count)  # of each example
-    totals = tf.math.segment_sum(sizes, row)
-    sources = tf.where(tf.sequence_mask(sizes))  # [values, 2]: example and column
-    targets = tf.where(tf.sequence_mask(totals, width))  # [values, 2]: row and column
+    values = tf.gather_nd(values, tf.where(tf.sequence_mask(sizes)))
+    return _padded_rows(values, tf.math.segment_sum(sizes, row), width, padding)
 
-    def lay_out(values: tf.Tensor, padding: int = 0) -> tf.Tensor:
-        rows = tf.fill([tf.size(count), width], tf.cast(padding, values.dtype))
-        values = tf.gather_nd(values, sources)
-        return tf.tensor_scatter_nd_update(rows, targets, values)
 
-    return lay_out
+def _padded_rows(
+    values: tf.Tensor, lengths: tf.Tensor, width: int, padding: int = 0
+) -> tf.Tensor:
+    """Cut values into rows of some lengths, int64 [B], and pad them: [B, `width`]."""
+    rows = tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
+    return rows.to_tensor(tf.cast(padding, values.dtype), shape=[None, width])
 
 
 def _best_fit(sizes: np.ndarray, length: int, max_examples: int) -> np.ndarray:
