@@ -24,7 +24,7 @@ FOLDER = "unfinished"
 def identity(job: splits.Job, planned: list[sources.InputSplit]) -> dict[str, Any]:
     """Return source, settings, tokenizer and hash of the input, as JSON values.
 
-    A build continues only if they are the same, but the input may be at another place.
+    A build continues only if all of them are equal. The input may have moved.
     """
     return {
         "source": dataclasses.asdict(job.source),

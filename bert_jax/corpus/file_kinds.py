@@ -62,9 +62,10 @@ class _Blocks(io.RawIOBase):
 
 
 def _decompress(make: Callable[[], Any], stream: io.BufferedIOBase) -> Iterator[bytes]:
-    """Decompress streams of bzip2 or xz with nothing but zeros between them.
+    """Decompress concatenated streams of bzip2 or xz; zeros may separate them.
 
-    At zeros or damage between two streams, Python's readers end without an error.
+    Anything else between two streams raises an error. Python's readers would take it,
+    and zeros, for the end of the file.
     """
     decompressor = make()
     while given := stream.read(_BLOCK_BYTES):

@@ -90,8 +90,9 @@ def run(
 def _stored(job: splits.Job) -> Iterator[str]:
     """Context with the path of a file that holds a job, for workers to read.
 
-    As an argument, its tokenizer would fill the pipe to a worker that starts. If that
-    worker is killed before it reads, Python 3.11 waits forever.
+    If the job were an argument of the workers, its tokenizer would fill the pipe to a
+    worker that starts. Python 3.11 waits forever if that worker is killed before it
+    reads.
     """
     with tempfile.NamedTemporaryFile() as file:
         with storage.writing(file.name):

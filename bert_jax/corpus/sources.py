@@ -27,8 +27,8 @@ from bert_jax.errors import UserError
 # Number of bytes of a file that its fingerprint covers, in evenly spread samples.
 _SAMPLED_BYTES = 1 << 20
 _SAMPLES = 64
-# Splits of a build. A terabyte has as many, and so shards, as 33 GB. Each start of a
-# run looks at all shards, and stores answer slowly.
+# Largest number of splits, and so of shards, in a build. Input of more than 33 GB has
+# larger ones: each start of a run lists all shards, and stores answer slowly.
 _MAX_SPLITS = 4096
 # Bytes of text per compressed byte, roughly.
 _COMPRESSION_RATIO = 3
@@ -42,12 +42,13 @@ class Source:
     format: str  # one of the formats in the module's docstring
     # Field of a JSON object or TFDS example, or column of a Parquet file.
     text_field: str = "text"
-    # Of text in a split, and so in a shard: approximate, and more in a large corpus.
+    # Approximate size of the text in a split, and so in a shard. Splits of a large
+    # corpus are larger (`_MAX_SPLITS`).
     split_bytes: int = 8_000_000
 
 
-# Part of the input that is built at once. It makes a shard of each of `shards.SPLITS`,
-# the training and the held-out documents.
+# Part of the input that is built as a unit, into a shard of training documents and a
+# shard of held-out documents.
 InputSplit = tuple[Section, ...]
 
 
@@ -84,16 +85,14 @@ def plan(source: Source, max_splits: float = _MAX_SPLITS) -> list[InputSplit]:
     if source.format not in document_files.FORMATS:
         known = ", ".join([*document_files.FORMATS, "tfds:NAME", "python_docs"])
         raise UserError(f"unknown format {source.format!r}; known: {known}")
-    sections, wholes = [], []
     files = matching_files(source.pattern)
     # Labels are not whole paths: the same text makes the same corpus wherever it is.
     # `commonpath` would change the slashes of a URL.
     shared = os.path.commonprefix([file.name for file in files])  # noqa: RUF071
     begin = shared.rfind("/") + 1
-    for file in files:
-        label = file.name[begin:]
-        wholes.append(Section(file.name, 0, file.size, file.checksum, label))
+    wholes = [Section(f.name, 0, f.size, f.checksum, f.name[begin:]) for f in files]
     split_bytes = max(source.split_bytes, sum(map(text_bytes, wholes)) / max_splits)
+    sections = []
     for whole in wholes:
         is_divisible = not whole.name.endswith(file_kinds.COMPRESSIONS)
         count = round(text_bytes(whole) / split_bytes) if is_divisible else 1

@@ -114,10 +114,10 @@ class PretrainingBatches(pipeline.Pipeline):
     def describe(self, steps: int) -> list[str]:
         """Return messages for the start of a run.
 
-        If there are several corpora, each has a line with its share of the rows, and
-        its number of epochs, as if the shard groups of all processes were of the size
-        of this one's. In the first phase, another line warns if many whole words or
-        n-grams have more tokens than a row may predict.
+        If there are several corpora, each has a line with its share of the rows and
+        its number of epochs, estimated from the shard groups of this process. In the
+        first phase, another line warns if many whole words or n-grams have more tokens
+        than a row may predict.
         """
         lines = self._describe_masks() if self._phase == 0 else []
         if len(self._names) == 1:

@@ -96,9 +96,10 @@ def cut_into_pieces(
 ) -> shards.TokenTable:
     """Cut sentences longer than `max_tokens`.
 
-    Chunks of one piece get parts of `max_tokens`, and chunks of two pieces parts of
-    half of it. The last part is shorter. Packed rows and pairs drop tokens of chunks
-    that exceed `max_tokens`, so that other sizes would lose more of long sentences.
+    Parts have `max_tokens` tokens if a chunk needs one piece, and half as many if it
+    needs two (`min_pieces`). The last part of a sentence may be shorter. Packed rows
+    and pairs drop the tokens of a chunk beyond `max_tokens`. With parts of other sizes,
+    they would drop more of long sentences.
     """
     lengths = np.diff(table.sentence_starts)
     size = -(-max_tokens // min_pieces)

@@ -52,11 +52,8 @@ class Consecutive(segments.Segments):
         if self.sizes is not None:
             self._packed_tokens = tf.constant(self.sizes - self._special_tokens)
         self._tokens = tf.constant(pieces.tokens)
-        self._num_documents = len(pieces.document_sentences) - 1
         self._piece_starts = tf.constant(pieces.sentence_starts)
-        self._document_pieces = tf.constant(pieces.document_sentences)
         self._chunks = tf.constant(chunks)
-        self._document = tf.constant(self.chunk_documents)
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
         if self._packed_tokens is None:
@@ -173,6 +170,9 @@ class NextSentence(Consecutive):
 
     def _prepare(self, pieces, chunks):
         super()._prepare(pieces, chunks)
+        self._document = tf.constant(self.chunk_documents)
+        self._document_pieces = tf.constant(pieces.document_sentences)
+        self._num_documents = len(pieces.document_sentences) - 1
         if self._packed_tokens is None:
             return
         sizes = np.diff(pieces.sentence_starts[pieces.document_sentences])

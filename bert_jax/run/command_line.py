@@ -116,7 +116,7 @@ def define_process_flags() -> None:
 
 
 def start_training() -> str:
-    """Return the workdir, after a restart with huge pages, before slow imports."""
+    """Prepare a program that trains, before its slow imports. Return the workdir."""
     folder = required_flag("workdir")
     if flags.FLAGS.huge_pages:
         huge_pages.restart()
