@@ -139,6 +139,7 @@ def detect_format(names: Iterable[str]) -> str:
     Raises:
       UserError: The formats differ, or a file is a JSON array, CSV, TSV or HTML, which
         no format reads.
+      Unavailable: A file cannot be read now.
     """
     detected: dict[str, tuple[str, str]] = {}  # format and file, by ending
     for name in names:
@@ -160,10 +161,12 @@ def detect_format(names: Iterable[str]) -> str:
 
 def _format(name: str, ending: str) -> str:
     """Return the format of a file; "" if it is empty or damaged."""
-    beginning = b""
-    # A damaged file is reported when it is read as a whole.
-    with contextlib.suppress(*READ_ERRORS), open_decompressed(name) as stream:
-        beginning = stream.peek(_BEGINNING_BYTES)[:_BEGINNING_BYTES]
+    try:
+        with open_decompressed(name) as stream:
+            beginning = stream.peek(_BEGINNING_BYTES)[:_BEGINNING_BYTES]
+    except READ_ERRORS as error:
+        raise_if_transient(name, error)
+        return ""  # reported when the file is read as a whole
     beginning = beginning.removeprefix(codecs.BOM_UTF8).lstrip()
     if not beginning:
         return ""

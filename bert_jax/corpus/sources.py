@@ -245,8 +245,8 @@ def _read_tfds(
             if io_errors.is_refused(error):
                 raise UserError(f"{section.name} cannot be read: {reason}") from error
             problems.add(
-                f"{section.name}: examples {number} to {section.end} cannot be read "
-                f"({reason})"
+                f"{section.name}: examples {number} to {section.end - 1} cannot be "
+                f"read ({reason})"
             )
             return
         try:
