@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import jax
-
 # Columns of a TPU's registers.
 LANES = 128
 # Queries that the TPU's attention kernel computes at once.
@@ -23,15 +21,6 @@ _FEED_FORWARD_MEMORY = 112 * 2**20
 CROSS_ENTROPY_ROWS = 512
 # Bytes that blocks of the factors of logits may use, of the default limit of 16 MiB.
 _CROSS_ENTROPY_MEMORY = 11 * 2**20
-
-
-def device_kind() -> str:
-    """Return the kind of the devices in use, such as "TPU v5 lite".
-
-    Call it with the mesh in use if its devices are absent.
-    """
-    device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
-    return device.device_kind
 
 
 def piece_size(length: int) -> int:

@@ -16,7 +16,6 @@ from bert_jax.model.kernels.block_sizes import (
     MAX_LENGTH_IN_16_MIB,
     QUERY_CHUNK,
     ROW_CHUNK,
-    device_kind,
 )
 
 PLAIN = "plain operations"
@@ -111,7 +110,9 @@ def _attention_on_tpu(config, batch, length, has_dropout, in_pieces):
         yield config.dtype != "bfloat16", f"distances are {config.dtype}, not bfloat16"
     yield _too_much_float32(config, length)
     yield (
-        device_kind() == "TPU v4" and length > MAX_LENGTH_IN_16_MIB and not in_pieces,
+        per_device.device_kind() == "TPU v4"
+        and length > MAX_LENGTH_IN_16_MIB
+        and not in_pieces,
         f"rows of more than {MAX_LENGTH_IN_16_MIB} tokens on TPU v4",
     )
     limit = block_sizes.MAX_LENGTH
@@ -160,10 +161,7 @@ def residual(
 
 def _residual_on_tpu(config, batch, length):
     size = config.hidden_size
-    yield (
-        size % LANES,
-        f"hidden size {size}; the kernel takes multiples of {LANES}",
-    )
+    yield size % LANES, f"hidden size {size}; the kernel takes multiples of {LANES}"
     yield (
         length < ROW_CHUNK,
         f"rows of {length} tokens; the kernel takes {ROW_CHUNK} or more",
@@ -218,7 +216,7 @@ def feed_forward(
 
 
 def _feed_forward_on_tpu(config, batch):
-    kind = device_kind()
+    kind = per_device.device_kind()
     yield (
         kind.startswith("TPU") and kind not in _LARGE_CORES,
         f"the kernel is for v5e and v6e, not {kind}",
@@ -226,10 +224,7 @@ def _feed_forward_on_tpu(config, batch):
     yield config.linear_bias, "the kernel has no biases"
     yield config.dtype != "bfloat16", f"factors are {config.dtype}, not bfloat16"
     size = config.hidden_size
-    yield (
-        size % LANES,
-        f"hidden size {size}; the kernel takes multiples of {LANES}",
-    )
+    yield size % LANES, f"hidden size {size}; the kernel takes multiples of {LANES}"
     parts = per_device.num_shards("mlp")
     yield parts > 1, f"the network is split over {parts} devices"
     yield _uneven_rows(batch)
@@ -244,7 +239,7 @@ def _too_much_float32(config, length):
 
     Cores newer than v4's may use 32 MiB.
     """
-    kind = device_kind()
+    kind = per_device.device_kind()
     limit = length
     if kind == "TPU v4":
         limit = 256
@@ -260,7 +255,7 @@ def _too_old():
     # `is_matmul_supported` in jax/_src/pallas/mosaic/tpu_info.py has products of
     # bfloat16 from v4 on. In float32, most shapes of attention need more memory than
     # older cores have.
-    kind = device_kind()
+    kind = per_device.device_kind()
     return kind in ("TPU v2", "TPU v3"), f"the kernel needs TPU v4 or newer, not {kind}"
 
 

@@ -1,4 +1,4 @@
-"""Kernels on a mesh: each device runs one on its part of the arrays.
+"""Kernels on the devices of a mesh: each runs one on its part of the arrays.
 
 The compiler cannot split kernels. As everywhere in the model, names of dimensions say
 how arrays are split.
@@ -13,6 +13,15 @@ import jax
 
 # Names of the dimensions of an array; None for a dimension that is never split.
 Names = tuple[str | None, ...]
+
+
+def device_kind() -> str:
+    """Return the kind of the devices in use, such as "TPU v5 lite".
+
+    Call it with the mesh in use if its devices are absent.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+    return device.device_kind
 
 
 def num_shards(dimension: str) -> int:

@@ -14,7 +14,8 @@ from jax.experimental.pallas import tpu as pltpu
 from bert_jax.model.kernels import tpu_attention_passes as passes
 from bert_jax.model.kernels import tpu_attention_scores as scores_lib
 from bert_jax.model.kernels import tpu_distances, tpu_rotations
-from bert_jax.model.kernels.block_sizes import LANES, MAX_LENGTH_IN_16_MIB, device_kind
+from bert_jax.model.kernels.block_sizes import LANES, MAX_LENGTH_IN_16_MIB
+from bert_jax.model.kernels.per_device import device_kind
 
 # Names of the tables of distances.
 DISTANCES = "key_distances", "query_distances"

@@ -11,7 +11,8 @@ from jax.experimental import pallas as pl
 
 from bert_jax.model.attention_pattern import MASKED_SCORE
 from bert_jax.model.kernels import tpu_rotations
-from bert_jax.model.kernels.block_sizes import LANES, QUERY_CHUNK, device_kind
+from bert_jax.model.kernels.block_sizes import LANES, QUERY_CHUNK
+from bert_jax.model.kernels.per_device import device_kind
 from bert_jax.model.kernels.tpu_attention_scores import dot, dot_transposed, split
 
 
