@@ -61,6 +61,9 @@ def objective_of(stored, encoder, case):
         saved = stored.metadata.config["objective"]
         settings = config.from_dict(config.MaskedLmConfig, saved)
         return masked_lm.MaskedLm(encoder, settings)
+    # Predictions take texts as long as the model does.
+    length = stored.metadata.config["task"]["length"]
+    assert length == encoder.max_position_embeddings
     return TASKS[case.rpartition("_")[2]](encoder)
 
 
