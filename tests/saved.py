@@ -16,14 +16,14 @@ from bert_jax.objectives import masked_lm
 from bert_jax.training import checkpoint, metadata, optimizer, sharding, step
 
 
-def save(folder, objective, run_config, tokenizer, settings=None, *, scale=0.1):
-    """Save a state of an objective, and return its parameters on one device.
+def save(folder, objective, tokenizer, settings=None, *, run=None, scale=0.1):
+    """Save a random state of an objective, and return its parameters on one device.
 
-    By default, they are larger than initial ones, so that what the model says depends
-    on its input.
+    By default, they are larger than initial ones, so that the outputs of the model
+    depend on its input. Without the config of a run, it is `run_of(objective)`.
     """
     state = toy.state_of(state_shapes(objective), scale=scale)
-    saved = config.to_dict(run_config)
+    saved = config.to_dict(run or run_of(objective))
     about = metadata.Metadata(saved, objective.encoder, tokenizer, task=settings or {})
     checkpoints = checkpoint.Checkpoints(folder / "checkpoints", 1)
     checkpoints.save(1, state, about)
@@ -45,7 +45,7 @@ def pretrained(corpus, folder):
     cfg.encoder.update(vocab_size=corpus.tokenizer.vocab_size, dtype="float32")
     built = config.from_dict(config.PretrainConfig, cfg)
     objective = masked_lm.MaskedLm(built.encoder, built.objective)
-    save(folder, objective, built, corpus.tokenizer, scale=0.02)
+    save(folder, objective, corpus.tokenizer, run=built, scale=0.02)
     (folder / "config.json").write_text(json.dumps(config.to_dict(built)))
     return folder
 

@@ -290,8 +290,7 @@ def test_phases_are_checked_when_the_architecture_is_known():
 
 def save_source(objective, corpus, folder):
     """Save a checkpoint of an objective, and return its parameters by path."""
-    params = saved.save(folder, objective, saved.run_of(objective), corpus.tokenizer)
-    return parameters.flatten(params)
+    return parameters.flatten(saved.save(folder, objective, corpus.tokenizer))
 
 
 def begin(asked, corpus, folder):

@@ -146,9 +146,7 @@ def save_teacher(folder, corpus, make_objective):
     encoder = dataclasses.replace(
         TINY, vocab_size=corpus.tokenizer.vocab_size, max_position_embeddings=64
     )
-    saved.save(
-        folder, make_objective(encoder), config.PretrainConfig(), corpus.tokenizer
-    )
+    saved.save(folder, make_objective(encoder), corpus.tokenizer)
 
 
 @pytest.mark.slow

@@ -260,7 +260,8 @@ def trained(request, tmp_path_factory):
     pool, folder = request.param, tmp_path_factory.mktemp("embedder")
     objective = objectives_embedding.Embedding(TINY, 2, pool, 0.05)
     task = config.EmbeddingConfig(length=12, pool=pool)
-    params = save(folder, objective, config.FinetuneConfig(task=task), TOKENIZER)
+    run = config.FinetuneConfig(task=task)
+    params = save(folder, objective, TOKENIZER, run=run)
     return pool, folder, params, ["ab ac", "", words(11), "ad"]
 
 

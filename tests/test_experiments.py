@@ -20,8 +20,7 @@ def test_each_row_has_its_change_only(corpus, tmp_path):
     encoder = dataclasses.replace(
         recipes.build("speedrun").encoder, vocab_size=corpus.tokenizer.vocab_size
     )
-    objective = masked_lm.MaskedLm(encoder)
-    saved.save(tmp_path, objective, config.PretrainConfig(), corpus.tokenizer)
+    saved.save(tmp_path, masked_lm.MaskedLm(encoder), corpus.tokenizer)
     values = speedrun.parse(
         [f"--corpus={corpus.folder}", "--output=none", f"--teacher={tmp_path}"]
     )

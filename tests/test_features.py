@@ -44,7 +44,7 @@ def saved(tmp_path_factory):
     objective = masked_lm.MaskedLm(
         TINY, config.MaskedLmConfig(segments="doc_sentences")
     )
-    params = save(folder, objective, config.PretrainConfig(), TOKENIZER)
+    params = save(folder, objective, TOKENIZER)
     return prediction.load(str(folder)), params["encoder"]
 
 
@@ -175,7 +175,7 @@ def test_the_length_has_room_for_the_special_tokens_of_a_pair():
 
 def test_cls_of_a_causal_encoder_is_refused(tmp_path):
     encoder = dataclasses.replace(TINY, causal=True)
-    save(tmp_path, causal_lm.CausalLm(encoder), config.PretrainConfig(), TOKENIZER)
+    save(tmp_path, causal_lm.CausalLm(encoder), TOKENIZER)
     model = prediction.load(str(tmp_path))
     with pytest.raises(UserError, match="causal encoder"):
         model.features(TEXTS, pool="cls")

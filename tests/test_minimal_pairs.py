@@ -40,9 +40,8 @@ OBJECTIVES = {
 def trained(request, tmp_path_factory):
     """Return an objective, its checkpoint with random weights, and the parameters."""
     objective = OBJECTIVES[request.param]
-    run = config.PretrainConfig(encoder=objective.encoder, objective=objective.config)
     folder = tmp_path_factory.mktemp(request.param)
-    return objective, folder, save(folder, objective, run, TOKENIZER)
+    return objective, folder, save(folder, objective, TOKENIZER)
 
 
 def sentences(count):
@@ -139,8 +138,7 @@ def test_a_byte_level_word_does_not_include_punctuation(byte_bpe, tmp_path):
     """Test that the two scores are equal where each word is a single token."""
     encoder = dataclasses.replace(TINY, vocab_size=byte_bpe.vocab_size)
     objective = dataclasses.replace(OBJECTIVES["masked"], encoder=encoder)
-    run = config.PretrainConfig(encoder=encoder, objective=objective.config)
-    save(tmp_path, objective, run, byte_bpe)
+    save(tmp_path, objective, byte_bpe)
     known = [t[1:] for t in byte_bpe.tokens if re.fullmatch("Ġ[a-z]{3,}", t)]
     pair = f"{known[0]}, {known[1]}.", f"{known[2]} ({known[3]})"
     score = prediction.load(str(tmp_path)).score_pairs

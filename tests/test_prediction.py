@@ -34,8 +34,7 @@ def pretrained(tmp_path_factory):
     for segments in ("next_sentence", "doc_sentences"):
         folder = tmp_path_factory.mktemp(segments)
         objective = config.MaskedLmConfig(segments=segments)
-        run = config.PretrainConfig(objective=objective)
-        params = save(folder, masked_lm.MaskedLm(TINY, objective), run, TOKENIZER)
+        params = save(folder, masked_lm.MaskedLm(TINY, objective), TOKENIZER)
         made[segments] = prediction.load(str(folder)), params
     return made
 
@@ -118,8 +117,7 @@ def test_a_text_with_many_blanks_is_in_a_batch_of_its_own(model, monkeypatch):
 def test_blanks_of_a_generator(tmp_path):
     objective = config.ReplacedTokensConfig(generator_size=0.5, generator_layers=0.5)
     trained = replaced_tokens.ReplacedTokens(TINY, objective)
-    run = config.PretrainConfig(objective=objective)
-    params = save(tmp_path, trained, run, TOKENIZER)
+    params = save(tmp_path, trained, TOKENIZER)
     filled = prediction.load(str(tmp_path)).fill(["ab [MASK] ad"], top=3)
     pairs, position = [(["ab", "[MASK]", "ad"], [])], np.array([[2]])
     logits = logits_of(trained.model, params, pairs, position, method="generate")

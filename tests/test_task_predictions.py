@@ -78,7 +78,7 @@ def saved(tmp_path_factory):
         task, objective, settings = TASKS[kind]
         folder = tmp_path_factory.mktemp(kind)
         run = config.FinetuneConfig(task=task)
-        params = save(folder, objective, run, TOKENIZER, settings)
+        params = save(folder, objective, TOKENIZER, settings, run=run)
         return prediction.load(str(folder)), params
 
     return make
