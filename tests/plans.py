@@ -30,15 +30,16 @@ def compiled_text(lowered):
     return phase_lib._compile(lowered).as_text()
 
 
-def assert_attention_compiles(name, run, arrays, monkeypatch):
-    """Compile a function of arrays for a TPU, and find both kernels of attention."""
+def assert_kernels_compile(name, part, run, arrays):
+    """Compile a function of arrays for a TPU, and find both kernels of a part."""
     kind = topology.open_topology(name).devices[0].device_kind
-    for module in (tpu_attention_grid, tpu_attention_passes):
-        monkeypatch.setattr(module, "device_kind", lambda: kind)
-    text = compiled_text(jax.jit(run).lower(*on_tpu(name, arrays)))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (tpu_attention_grid, tpu_attention_passes):
+            patch.setattr(module, "device_kind", lambda: kind)
+        text = compiled_text(jax.jit(run).lower(*on_tpu(name, arrays)))
     kernels = [line for line in text.splitlines() if "tpu_custom_call" in line]
-    for kernel in ("attention_forward", "attention_backward"):
-        assert any(kernel in line for line in kernels)
+    for direction in ("forward", "backward"):
+        assert any(f"{part}_{direction}" in line for line in kernels)
 
 
 def count_kernels(traced):
