@@ -153,10 +153,17 @@ def test_from_the_command_line(workdirs, tmp_path):
     for others in ((), (first,)):
         refused = call("report", f"--workdir={tmp_path}/seeds", *others)
         assert_refused(refused, f"holds 1 runs; give some of them, such as {tmp_path}/")
-    call("report", f"--workdir={first}", f"--output={tmp_path}/new/")
-    assert (tmp_path / "new/curves.png").read_bytes().startswith(b"\x89PNG")
-    refused = call("report", f"--workdir={first}", f"--output={output}/a.png")
-    assert_refused(refused, f"{output} is a file or a broken link; give a folder")
+    # A file without an ending, a new folder, and an existing one.
+    for name, end in (("a", ".png"), ("new/", "curves.png"), ("seeds", "/curves.png")):
+        done = call("report", f"--workdir={first}", f"--output={tmp_path}/{name}")
+        assert done.stderr.endswith(f"wrote {tmp_path}/{name}{end}\n")
+        assert (tmp_path / f"{name}{end}").read_bytes().startswith(b"\x89PNG")
+    for place, message in (
+        ("gs://bucket", "--output=gs://bucket/a.png must be a local file"),
+        (output, f"{output} is a file or a broken link; give a folder"),
+    ):
+        refused = call("report", f"--workdir={first}", f"--output={place}/a.png")
+        assert_refused(refused, message)
     (workdirs[1] / "config.json").unlink()
     done = call("report", f"--workdir={first}", second)
     assert_refused(done, f"cannot read {second}/config.json: No such file or directory")
