@@ -330,12 +330,3 @@ def test_a_test_file_with_more_choices_leaves_training_batches_alone(
     outputs = jax.jit(objective.outputs)
     four = outputs(params, task.held_out["test"])["logits"]
     assert_close(four[:, :3], outputs(params, task.train)["logits"], 1e-5)
-
-
-def test_the_fingerprint_is_of_questions_and_answers(files, wordpiece, tmp_path):
-    first = make(files, wordpiece).fingerprint
-    assert make(files, wordpiece, test="").fingerprint == first
-    (tmp_path / "eval.csv").write_text("a class,is,,of,A\n")
-    assert make(files, wordpiece).fingerprint != first
-    with pytest.raises(UserError, match=r"pass --config.task.eval=FILE.csv or FILE.js"):
-        make(files, wordpiece, eval="")

@@ -173,12 +173,9 @@ def test_rows_without_labels_have_the_same_tokens(target, wordpiece, tmp_path):
             assert not values.any()
         else:
             assert np.array_equal(values, task.train[name])
-    # What there is to predict for is no part of what is learnt from.
-    for file in ("", str(path)):
-        other = dataclasses.replace(config, test=file)
-        changed = classification.Classification(other, wordpiece)
-        assert changed.fingerprint == task.fingerprint
     # A test file with labels is scored.
+    config = dataclasses.replace(config, test=str(path))
+    changed = classification.Classification(config, wordpiece)
     assert changed.held_out["test"]["weights"].all()
     right = np.arange(2.0) if target == "number" else np.eye(2)
     wrong = right[::-1]

@@ -217,9 +217,3 @@ def test_predictions_have_a_line_each(wordpiece, tmp_path):
         "0\ttwo  words\t0.250000\t0.750000\n"
         "1\ta b c\t0.800000\t0.200000\n"
     )
-
-
-def test_files_must_be_given(wordpiece):
-    with pytest.raises(UserError, match="pass --config.task.train=FILE.tsv, or .*glue"):
-        config = config_lib.ClassificationConfig(eval="a.tsv")
-        classification.Classification(config, wordpiece)

@@ -405,14 +405,3 @@ def test_unknown_and_missing_tags_are_refused(
     write(tmp_path / name, text)
     with pytest.raises(UserError, match=message):
         make(files, wordpiece, **{name: str(tmp_path / name)})
-
-
-def test_the_fingerprint_is_of_words_and_tags(files, wordpiece, tmp_path):
-    first = make(files, wordpiece).fingerprint
-    write(tmp_path / "test", "Nile\n")
-    tested = make(files, wordpiece, test=str(tmp_path / "test"))
-    assert tested.fingerprint == first
-    write(tmp_path / "eval", "the\tO\nNile\tO\n")
-    assert make(files, wordpiece).fingerprint != first
-    with pytest.raises(UserError, match=r"pass --config.task.train=FILE.conll"):
-        make(files, wordpiece, train="")

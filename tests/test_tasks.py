@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import pathlib
 
 import flax.linen as nn
 import jax
@@ -12,6 +13,7 @@ import questions
 from toy import TINY
 
 from bert_jax import config as config_lib
+from bert_jax.errors import UserError
 from bert_jax.tasks import choice, classification, embedding, squad, tagging
 
 # Files by name. A name begins with the task that reads it.
@@ -20,8 +22,8 @@ FILES = {
     "tagging/eval": "the\tO\nvalue\tB-y\n",
     "tagging/test": "the\nvalue\n",
     "choice/train.csv": "a or b,a,b,,A\n" * 9 + "which,a,b,c,C\n",
-    "choice/eval.csv": "the value,name,the value,,B\n" * 3,
-    "choice/test.csv": "the value,name,the value,,\n" * 3,
+    "choice/eval.csv": "the value,the value,name,,A\n" * 3,
+    "choice/test.csv": "the value,the value,name,,\n" * 3,
     "embedding/train.csv": "text_a,text_b,negative\n"
     + "is it,the value,the name\n" * 9,
     "embedding/eval.csv": "text_a,text_b\nis it,the value\nof,to\nin,a value\n",
@@ -38,22 +40,22 @@ for _name, _labels in (("classification", "xyz"), ("regression", ["0.5", "2", "-
 
 OF_TEXTS = functools.partial(config_lib.ClassificationConfig, length=16)
 SQUAD = functools.partial(config_lib.SquadConfig, length=32, stride=8, max_question=12)
-# Each task, its config, and the ending of its files.
+# Each task and its config.
 TASKS = {
-    "classification": (classification.Classification, OF_TEXTS(), ".tsv"),
-    "soft labels": (classification.Classification, OF_TEXTS(), ".jsonl"),
-    "regression": (classification.Classification, OF_TEXTS(target="number"), ".tsv"),
-    "tagging": (tagging.Tagging, config_lib.TaggingConfig(length=16), ""),
-    "choice": (choice.Choice, config_lib.ChoiceConfig(length=16), ".csv"),
-    "embedding": (embedding.Embedding, config_lib.EmbeddingConfig(length=16), ".csv"),
-    "squad 1.1": (squad.Squad, SQUAD(), ".json"),
-    "squad 2.0": (squad.Squad, SQUAD(no_answers=True), ".json"),
+    "classification": (classification.Classification, OF_TEXTS()),
+    "soft labels": (classification.Classification, OF_TEXTS()),
+    "regression": (classification.Classification, OF_TEXTS(target="number")),
+    "tagging": (tagging.Tagging, config_lib.TaggingConfig(length=16)),
+    "choice": (choice.Choice, config_lib.ChoiceConfig(length=16)),
+    "embedding": (embedding.Embedding, config_lib.EmbeddingConfig(length=16)),
+    "squad 1.1": (squad.Squad, SQUAD()),
+    "squad 2.0": (squad.Squad, SQUAD(no_answers=True)),
 }
 
 
 @pytest.fixture(scope="module")
-def make(wordpiece, tmp_path_factory):
-    """Return a function that constructs the task of a name."""
+def files(tmp_path_factory):
+    """Return a function that returns the files of a task by set."""
     folder = tmp_path_factory.mktemp("tasks")
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -61,19 +63,19 @@ def make(wordpiece, tmp_path_factory):
     for name in ("squad 1.1", "squad 2.0"):
         (folder / name).mkdir()
         questions.write_pair(folder / name, no_answers=name == "squad 2.0")
+    return lambda name: {path.stem: str(path) for path in (folder / name).iterdir()}
 
-    def make(name):
-        kind, config, ending = TASKS[name]
-        parts = ("train", "eval") if "squad" in name else ("train", "eval", "test")
-        sets = {part: str(folder / name / f"{part}{ending}") for part in parts}
-        return kind(dataclasses.replace(config, **sets), wordpiece)
 
-    return make
+def make(name, files, tokenizer):
+    kind, config = TASKS[name]
+    return kind(dataclasses.replace(config, **files), tokenizer)
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_rows_fit_the_objective_and_outputs_are_scored(name, make, tmp_path):
-    task = make(name)
+def test_rows_fit_the_objective_and_outputs_are_scored(
+    name, files, wordpiece, tmp_path
+):
+    task = make(name, files(name), wordpiece)
     objective = task.objective(TINY)
     for rows in (task.train, *task.held_out.values()):
         count, *_, length = rows["attention_mask"].shape
@@ -99,6 +101,31 @@ def test_rows_fit_the_objective_and_outputs_are_scored(name, make, tmp_path):
         assert len(list(tmp_path.iterdir())) > before
 
 
-def test_fingerprints_identify_the_examples(make):
-    first, again = ([make(name).fingerprint for name in TASKS] for _ in range(2))
-    assert first == again and len(set(first)) == len(first)
+# A text in the files of each task, and what another example has in its place.
+EDITS = {
+    "classification": ("\tx\n", "\ty\n"),
+    "soft labels": ('"x": 1, "y": 0', '"x": 0, "y": 1'),
+    "regression": ("\t2\n", "\t3\n"),
+    "tagging": ("\tO\n", "\tB-x\n"),
+    "choice": (",,A\n", ",,B\n"),
+    "embedding": ("it,the value", "it,a value"),
+    "squad 1.1": ('"an object"', '"object"'),
+    "squad 2.0": ('"an object"', '"object"'),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_fingerprints_identify_training_and_evaluation_examples(
+    name, files, wordpiece, tmp_path
+):
+    sets = files(name)
+    first = make(name, sets, wordpiece).fingerprint
+    labelled = {part: file for part, file in sets.items() if part != "test"}
+    assert make(name, labelled, wordpiece).fingerprint == first
+    for part, file in labelled.items():
+        edited = tmp_path / pathlib.Path(file).name
+        edited.write_text(pathlib.Path(file).read_text().replace(*EDITS[name], 1))
+        changed = make(name, sets | {part: str(edited)}, wordpiece)
+        assert changed.fingerprint != first
+        with pytest.raises(UserError, match=f"pass --config.task.{part}=FILE"):
+            make(name, sets | {part: ""}, wordpiece)
