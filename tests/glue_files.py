@@ -1,6 +1,6 @@
 """Small folders in the layout of GLUE's download."""
 
-import gzip
+from corpora import COMPRESS
 
 from bert_jax import config
 from bert_jax.tasks import glue
@@ -45,7 +45,7 @@ def write(path, header, lines):
     path.parent.mkdir(exist_ok=True)
     lines = [*([header] if header else []), *lines]
     data = "".join(line + "\n" for line in lines).encode()
-    path.write_bytes(gzip.compress(data) if path.name.endswith(".gz") else data)
+    path.write_bytes(COMPRESS.get(path.suffix, bytes)(data))
 
 
 def download(folder, task):

@@ -2,13 +2,13 @@
 
 import csv
 import dataclasses
-import gzip
 import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from corpora import COMPRESS
 from toy import TINY, assert_close, batch_of, params_of, sums_of
 
 from bert_jax import config as config_lib
@@ -28,8 +28,7 @@ SWAG = (
 
 
 def read(path, text, needs_answers=True):
-    data = text.encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    path.write_bytes(COMPRESS.get(path.suffix, bytes)(text.encode()))
     return choice_files.read(path, needs_answers=needs_answers)
 
 

@@ -1,11 +1,11 @@
 """Tagging: files in CoNLL columns, schemes, windows, scores."""
 
-import gzip
 import itertools
 import tracemalloc
 
 import numpy as np
 import pytest
+from corpora import COMPRESS
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, storage
@@ -17,8 +17,7 @@ SCHEMES = ("IOB1", "IOB2", "BIOES")
 
 
 def write(path, text):
-    data = text.encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    path.write_bytes(COMPRESS.get(path.suffix, bytes)(text.encode()))
     return path
 
 
