@@ -57,7 +57,7 @@ def assert_same(got, expected):
         assert array.tobytes() == np.asarray(expected[name]).tobytes(), name
 
 
-def assert_came_back(done, folder, source):
+def assert_same_folder(done, folder, source):
     """Compare arrays, metadata, config and card."""
     assert not done.missing
     expected, got = published.arrays_of(source), published.arrays_of(folder)
@@ -101,7 +101,7 @@ def test_published_folders_come_back_bit_for_bit(tmp_path):
     for case in PUBLISHED:
         source, out = published.folder(case), tmp_path / case
         done = convert.convert(str(source), str(out), "huggingface")
-        assert_came_back(done, out, source)
+        assert_same_folder(done, out, source)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_published_folder_comes_back_from_a_native_checkpoint(case, tmp_path):
     assert checkpoints.read_metadata(checkpoints.find(native)) == before
     assert tokenizer_lib.Tokenizer.load(native / "tokenizer") == before.tokenizer
     done = convert.convert(str(native), str(tmp_path / "again"))
-    assert_came_back(done, tmp_path / "again", source)
+    assert_same_folder(done, tmp_path / "again", source)
 
 
 # Some variables in the index of the published BERT-Base.
@@ -296,14 +296,10 @@ def test_positions_are_counted_from_any_padding_token(tmp_path):
 def test_a_classifier_with_one_output_keeps_its_name_and_type(tmp_path):
     """A pipeline of transformers applies a sigmoid, but not for a regression."""
     source = published.write("ultrabert_regression", tmp_path / "source")
-    path = source / "config.json"
-    values = json.loads(path.read_text())
-    for number, (name, problem) in enumerate(
-        (("relevance", None), ("LABEL_0", "regression"))
-    ):
-        values |= {"id2label": {"0": name}, "problem_type": problem}
-        path.write_text(json.dumps(values))
-        out = tmp_path / str(number)
+    for name, problem in (("relevance", None), ("LABEL_0", "regression")):
+        changes = {"id2label": {"0": name}, "problem_type": problem}
+        published.edit(source / "config.json", **changes)
+        out = tmp_path / name
         convert.convert(str(source), str(out), "huggingface")
         written = json.loads((out / "config.json").read_text())
         assert written["id2label"] == {"0": name}
@@ -705,8 +701,7 @@ def test_heads_and_single_parameters_of_heads_may_be_missing(
 def test_a_head_has_the_activation_of_its_class(case, tmp_path):
     """ELECTRA's and RoBERTa's heads compute GELU, whatever `hidden_act` says."""
     source = published.write(case, tmp_path / "source")
-    path = source / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "silu"}))
+    published.edit(source / "config.json", hidden_act="silu")
     encoder = checkpoints.open_published(source).metadata.encoder
     assert (encoder.activation, encoder.head_activation) == ("silu", "gelu_erf")
     convert.convert(str(source), str(tmp_path / "native"), "native")
