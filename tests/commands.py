@@ -66,10 +66,10 @@ def run(name, *flags, largest_file=None):
 
 
 def call(name, *flags, encoding="utf-8"):
-    """Run an entrypoint in this process: the same answer, without the imports.
+    """Run an entrypoint in this process, which has imported the libraries already.
 
-    The encoding is that of its output, unless it chooses another one.
-    Not for --help, which shows the documentation of the program that was started.
+    `encoding` is that of its output, unless the entrypoint chooses another one. Do not
+    test --help like this: it shows the documentation of the program that was started.
     """
     entrypoint = importlib.import_module(f"bert_jax.run.{name}")
     return _call(
@@ -98,7 +98,7 @@ def _call(program, *arguments, encoding="utf-8"):
         io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2)
     )
     with (
-        _everything_as_it_was(),
+        _process_state_restored(),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(errors),
     ):
@@ -120,7 +120,7 @@ def succeed(name, *flags):
 
 
 @contextlib.contextmanager
-def _everything_as_it_was():
+def _process_state_restored():
     """Put back what an entrypoint changes in its process."""
     arguments = sys.argv
     handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}

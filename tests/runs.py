@@ -1,4 +1,4 @@
-"""Whole runs as processes, and how to compare what they leave behind."""
+"""Runs as processes, and comparisons of their workdirs."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from commands import ROOT, command, environment
 from bert_jax.training import restore
 
 RECIPE = ROOT / "tests" / "pod_recipe.py"
-# What differs between two runs that do the same.
+# Fields of reports that differ between equal runs.
 TIMINGS = {
     "sequences_per_sec",
     "tokens_per_sec",
@@ -62,7 +62,7 @@ def pretrain_after(lines, flags):
 
 
 class Watched:
-    """A command under way, whose lines are read as they come."""
+    """Running command, whose output is read line by line."""
 
     def __init__(self, command, **options):
         self.process = subprocess.Popen(
@@ -132,7 +132,7 @@ def succeed(command):
 
 
 def metrics(workdir):
-    """Return the records of metrics.jsonl without what differs between equal runs."""
+    """Return the records of metrics.jsonl without fields that differ in equal runs."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True)
     # A run that was killed may leave half a line.
     records = [json.loads(line) for line in lines if line.endswith("\n")]

@@ -99,7 +99,7 @@ def test_the_picture_has_the_curves_of_all(workdirs):
 
 
 def test_panels_have_units_and_the_baselines_of_their_corpus():
-    """Of a mixture, a corpus has a unigram entropy of its own."""
+    """Each corpus of a mixture has a unigram entropy of its own."""
     values = {"regression_loss": 2.0, "mlm_loss": 5.0, "de/mlm_loss": 4.0}
     values |= {"mlm_loss_without_context": 5.5, "unigram_entropy": 6.0}
     values |= {"de/mlm_loss_without_context": 4.5, "de/unigram_entropy": 4.75}

@@ -176,7 +176,7 @@ def test_damage_of_an_archive_costs_only_what_is_behind_it(
 @pytest.mark.parametrize("suffix", [".bz2", ".xz"])
 @pytest.mark.parametrize("between", [b"", bytes(8), b"junk"])
 def test_streams_one_after_the_other(suffix, between, documents, tmp_path):
-    """Of xz, zeros may be between them. Python's readers end there without a word."""
+    """An xz file may have zeros between streams, where Python's reader just stops."""
     texts = [text.strip() for text in documents[:100]]
     whole = COMPRESS[suffix]("\n\n".join([*texts, ""]).encode())
     (tmp_path / f"a{suffix}").write_bytes(whole + between + whole)

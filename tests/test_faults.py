@@ -115,7 +115,7 @@ def test_killed_five_times_ends_like_undisturbed(
         victim = rng.randrange(processes)
         os.kill(watched.pid(victim), signal.SIGKILL)
         assert watched.end() == 1, watched.text
-        # What was meant to be hit may just have been over: then once more.
+        # The kill may have come just after the moment that was meant.
         if was_inside(kinds[0], workdir):
             kinds.pop(0)
     runs.succeed(command)
@@ -542,7 +542,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
     again = commands.call("pretrain", *flags)
     commands.assert_refused(again, f"step {bad_step}: loss")
     assert runs.newest_step(workdir) == kept
-    # What is allowed is skipped, up to a number.
+    # Steps are skipped up to the allowed number.
     skipped = commands.call("pretrain", *flags, "--config.loop.max_skipped_steps=2")
     commands.assert_refused(skipped, "loop.max_skipped_steps=2 is exceeded")
     assert skipped.stderr.count("of 2 allowed)") == 2

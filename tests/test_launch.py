@@ -56,7 +56,7 @@ count = sum(json.loads(line)[0][0] == name for line in open(os.environ["CALLS"])
 sys.exit(int(statuses[min(count, len(statuses)) - 1]))
 """
 
-# What sbatch does with a script: a copy of it, run where it was submitted.
+# Like sbatch, run a copy of the script in the folder of the caller.
 SBATCH = """#!/bin/bash
 while [[ $1 == -* ]]; do shift; done
 cp "$1" "$SPOOL/slurm_script"
@@ -352,7 +352,7 @@ def holds(lock: pathlib.Path) -> bool:
     return subprocess.run(["flock", "-n", lock, "true"]).returncode != 0
 
 
-# What tpu_vm.sh has the workers run.
+# Commands that tpu_vm.sh runs on the workers.
 
 
 @pytest.fixture

@@ -450,7 +450,7 @@ def test_an_object_store_keeps_reports_and_config(tmp_path, capsys):
             kept = (place / "metrics.jsonl").read_text(encoding="utf-8")
             reporter.write(3, "train", {"loss": 1.0})
             assert 2 in reporter.records("train") and 2 not in reporter.records("eval")
-            # What has not got there yet counts, too.
+            # Reports that are not in the store yet count, too.
             assert list(reporter.records("train")) == [1, 2, 3]
     assert [json.loads(line)["step"] for line in kept.splitlines()] == [1, 2]
     assert [r["step"] for r in metrics_file.read(str(folder))] == [1, 2, 3]

@@ -251,7 +251,7 @@ def test_corpora_with_folders_of_one_name_have_their_paths_as_names(corpora, tmp
 
 
 def test_corpora_that_hold_out_other_fractions_are_reported(corpora):
-    """Of copies in two of them, one may be held out and one trained on."""
+    """One copy of a document may be held out, and another one trained on."""
     assert "(large 0.2, small 0.4, tiny 0.0)" in mixture.held_out_warning(corpora)
     assert mixture.held_out_warning(corpora[:1] * 2) == ""
 

@@ -115,7 +115,7 @@ def test_collectives_in_all_positions():
         "all-gather": 3 * 30 * 4,
         "collective-permute": 30 * 4,
     }
-    # What another core does meanwhile is not the time of this one.
+    # Work of another core takes no time on this one.
     assert cost.measure(program).estimated == 0
 
 

@@ -30,7 +30,7 @@ SIZES = (
     *("intermediate_size", "max_position_embeddings", "architectures"),
     "num_key_value_heads",
 )
-# What recipes have otherwise: the original BERT and XLNet compute GELU by tanh, and
+# Fields in which recipes differ. The original BERT and XLNet compute GELU by tanh, and
 # RoBERTa's segment table has one row.
 DIFFERENT = {
     "bert_base": {"activation"},
@@ -129,7 +129,7 @@ def test_older_folders_name_their_special_tokens(file, tmp_path):
 
 @pytest.mark.parametrize("special", [False, True])
 def test_special_tokens_may_be_listed_as_added_ones(special, tmp_path):
-    """Of all tokens, only added ones are not in the vocabulary of the model."""
+    """Only added tokens are missing in the vocabulary of the model."""
     listed = {"<mask>": 6, "<pad>": 5, "a": 3}
     named = {"mask_token": "<mask>", "pad_token": "<pad>"}
     tokens = ["<unk>", "<s>", "</s>", "a", "b"]

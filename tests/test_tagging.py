@@ -252,7 +252,7 @@ def test_the_first_token_of_a_word_has_its_tag(wordpiece):
     assert (arrays["labels"] >= 0).sum() == 5
     assert rows.decode(arrays["labels"], "xyz") == [list("zyxz"), ["y"]]
     assert rows.in_windows == 0 and not rows.truncated.any()
-    # What is not known weighs nothing.
+    # Rows without labels have weight 0.
     unknown = tagging.make_rows(sentences, wordpiece, 16).arrays
     assert unknown["weights"].tolist() == [0, 0] and (unknown["labels"] < 0).all()
     assert np.array_equal(unknown["input_ids"], arrays["input_ids"])
