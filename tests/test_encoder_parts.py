@@ -32,7 +32,7 @@ from bert_jax.model import (
 )
 from bert_jax.model.deberta import attention as deberta_attention
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import choice, classification, embedding, masked_lm, tagging
+from bert_jax.objectives import classification, embedding, masked_lm
 
 SMALL = dataclasses.replace(TINY, num_layers=5)
 HEAD = config.PredictionHeadConfig
@@ -256,33 +256,10 @@ def test_flops_of_parts():
     distances = 5 * 2 * 2 * 24 * 12 * 32
     plain = flops.encoder(family("bert"), 24)
     assert flops.encoder(family("deberta"), 24) == plain + distances
-    dense, classifier = 2 * 32 * 32, 2 * 32 * 3
-    for make, pooler, read, of_head in (
-        (classification.Classification, {}, 1, dense + classifier),
-        (
-            classification.Classification,
-            {"pooling": "mean", "activation": ""},
-            24,
-            classifier,
-        ),
-        (
-            classification.Classification,
-            {"pooling": "late_mean"},
-            24,
-            24 * dense + classifier,
-        ),
-        (tagging.Tagging, {}, 24, 24 * classifier),
-        (tagging.Tagging, {"per_token": True}, 24, 24 * (dense + classifier)),
-    ):
-        c = family("eurobert", pooler=config.PoolerConfig(**pooler))
-        expected = 3 * (flops.encoder(c, 24, positions=read) + of_head)
-        assert make(c, 3).sequence_flops(24) == expected
 
 
-def test_flops_of_several_texts():
+def test_flops_of_embeddings():
     c = family("bert")
-    alone = classification.Classification(c, 1).sequence_flops(24)
-    assert choice.Choice(c, 4).sequence_flops(24) == 4 * alone
     for pool, read in (("cls", 1), ("mean", 24)):
         expected = 3 * 2 * flops.encoder(c, 24, positions=read)
         assert embedding.Embedding(c, 2, pool, 0.1).sequence_flops(24) == expected

@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import math
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend import core
 from toy import (
     TINY,
     assert_trees_close,
@@ -202,15 +204,54 @@ def test_dropout_and_sampling_have_separate_keys(name):
     assert bool(changed) == (name == "replaced tokens")
 
 
-@each
-def test_flops_grow_with_length(name):
-    objective = OBJECTIVES[name]
-    work = [objective.sequence_flops(length) for length in (16, 32, 64)]
-    assert 0 < work[0] < work[1] < work[2]
-    # At least six operations for each parameter of a layer and token; in the last layer
-    # there may be fewer tokens.
-    layers = jax.tree.leaves(random_params(name)["encoder"]["layers"])
-    assert work[1] > 6 * 32 * sum(leaf[:-1].size for leaf in layers if leaf.ndim > 2)
+# Without segments and padding of the vocabulary, whose products do not count.
+UNROLLED = dataclasses.replace(
+    TINY, vocab_size=128, type_vocab_size=0, scan_layers=False
+)
+
+
+def pooled(make, **pooler):
+    """Return an objective with three classes and another pooler."""
+    pooler = config_lib.PoolerConfig(**pooler)
+    return make(dataclasses.replace(UNROLLED, pooler=pooler), 3)
+
+
+COUNTED = {
+    "next sentence": masked_lm.MaskedLm(UNROLLED),
+    "causal": causal_lm.CausalLm(dataclasses.replace(UNROLLED, causal=True)),
+    "replaced tokens": replaced_tokens.ReplacedTokens(
+        UNROLLED, config_lib.ReplacedTokensConfig(generator_size=0.5)
+    ),
+    "spans": spans.Spans(UNROLLED),
+    "classification": classification.Classification(UNROLLED, 3),
+    "mean": pooled(classification.Classification, pooling="mean", activation=""),
+    "late mean": pooled(classification.Classification, pooling="late_mean"),
+    "tagging": tagging.Tagging(UNROLLED, 3),
+    "tagging, pooled": pooled(tagging.Tagging, per_token=True),
+    "choice": choice.Choice(UNROLLED, 4),
+}
+
+
+def count_products(jaxpr):
+    """Return the operations of all products in a traced program."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            factor, result = equation.invars[0].aval, equation.outvars[0].aval
+            total += 2 * result.size * math.prod(factor.shape[i] for i in contracted)
+        total += sum(map(count_products, core.jaxprs_in_params(equation.params)))
+    return total
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_flops_equal_those_of_the_products(name):
+    """Backward passes have twice the operations of the traced forward pass."""
+    objective = COUNTED[name]
+    batch = batch_of(objective, rows=ROWS)
+    params = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+    traced = jax.make_jaxpr(sums_of, static_argnums=0)(objective, params, batch)
+    assert objective.sequence_flops(24) == 3 * count_products(traced.jaxpr) / ROWS
 
 
 @pytest.mark.parametrize(
