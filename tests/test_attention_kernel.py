@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plans import assert_kernels_compile, count_kernels, needs_compiler
+from tpu_compiler import assert_kernels_compile, count_kernels, needs_compiler
 
 from bert_jax import config
 from bert_jax.model import randomness, rotary

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plans import assert_kernels_compile, count_kernels, needs_compiler
 from toy import relative_distance
+from tpu_compiler import assert_kernels_compile, count_kernels, needs_compiler
 
 from bert_jax import config
 from bert_jax.model import randomness

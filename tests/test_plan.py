@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 import runs
-from plans import compiled_text, fake_phase, fake_plan, needs_compiler, on_tpu
 from recipes import build, load
+from tpu_compiler import compiled_text, needs_compiler, on_tpu
 
 from bert_jax import config as config_lib
 from bert_jax import teacher
@@ -35,6 +35,47 @@ from bert_jax.planning import (
 from bert_jax.planning import phase as phase_lib
 from bert_jax.run import plan as run_plan
 from bert_jax.training import sharding
+
+
+def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
+    available = topology.GENERATIONS["v4"].hbm
+    used = available - int(left * 2**30)
+    other = used - used // 4 - used // 2
+    memory = phase_lib.Memory(used // 4, used // 2, 0, other, available)
+    return phase_lib.PhasePlan(
+        name="phase 1/2, length 128",
+        steps=steps,
+        length=128,
+        batch_size=batch_size,
+        batch_per_chip=batch_size / 64,
+        micro_batches=1,
+        flops=flops,
+        flops_at_peak=1e15,
+        memory=memory,
+        evaluation=memory,
+        cost=cost.Cost(1_050_000, 0, 0.0, None),
+        clock=1.05e9,
+        traffic=(collectives.Traffic("all-reduce", collectives.ICI, 2, 2**20, 2**21),),
+        compile_seconds=1.0,
+    )
+
+
+def fake_plan(*phases):
+    # Stand-ins for the 64 devices of v4:4x4x4.
+    device = jax.devices()[0]
+    shape = topology.Topology(
+        "v4:4x4x4", 1, topology.GENERATIONS["v4"], (4, 4, 4), (device,) * 64
+    )
+    return plan.Plan(
+        "bert",
+        shape,
+        "data 64",
+        336_000_000,
+        phases,
+        ("attention: TPU kernel",),
+        "jax 1",
+    )
+
 
 # ---- parser of programs
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from plans import assert_kernels_compile, count_kernels, needs_compiler
 from toy import assert_close, assert_trees_close
+from tpu_compiler import assert_kernels_compile, count_kernels, needs_compiler
 
 from bert_jax import config
 from bert_jax.model import randomness

@@ -1,4 +1,4 @@
-"""Shared helpers of the tests of plans and of kernels for TPUs."""
+"""Programs for TPUs, lowered or compiled without a TPU."""
 
 import importlib.util
 
@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from bert_jax.model.kernels import tpu_attention_grid, tpu_attention_passes
-from bert_jax.planning import collectives, cost, plan, topology
 from bert_jax.planning import phase as phase_lib
+from bert_jax.planning import topology
 
 
 def needs_compiler(test):
@@ -50,43 +50,3 @@ def count_kernels(traced):
     )
     assert on_cpus == 0
     return on_tpus
-
-
-def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
-    available = topology.GENERATIONS["v4"].hbm
-    used = available - int(left * 2**30)
-    other = used - used // 4 - used // 2
-    memory = phase_lib.Memory(used // 4, used // 2, 0, other, available)
-    return phase_lib.PhasePlan(
-        name="phase 1/2, length 128",
-        steps=steps,
-        length=128,
-        batch_size=batch_size,
-        batch_per_chip=batch_size / 64,
-        micro_batches=1,
-        flops=flops,
-        flops_at_peak=1e15,
-        memory=memory,
-        evaluation=memory,
-        cost=cost.Cost(1_050_000, 0, 0.0, None),
-        clock=1.05e9,
-        traffic=(collectives.Traffic("all-reduce", collectives.ICI, 2, 2**20, 2**21),),
-        compile_seconds=1.0,
-    )
-
-
-def fake_plan(*phases):
-    # Stand-ins for the 64 devices of v4:4x4x4.
-    device = jax.devices()[0]
-    shape = topology.Topology(
-        "v4:4x4x4", 1, topology.GENERATIONS["v4"], (4, 4, 4), (device,) * 64
-    )
-    return plan.Plan(
-        "bert",
-        shape,
-        "data 64",
-        336_000_000,
-        phases,
-        ("attention: TPU kernel",),
-        "jax 1",
-    )
