@@ -114,6 +114,16 @@ EDITS = {
 }
 
 
+# Files that the message about a missing one asks for.
+HINTS = {
+    classification.Classification: "FILE.tsv, or --config.task.name=glue",
+    tagging.Tagging: "FILE.conll",
+    choice.Choice: "FILE.csv or FILE.jsonl",
+    embedding.Embedding: "FILE.tsv with text_a and text_b",
+    squad.Squad: "FILE.json",
+}
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_fingerprints_identify_training_and_evaluation_examples(
     name, files, wordpiece, tmp_path
@@ -127,5 +137,6 @@ def test_fingerprints_identify_training_and_evaluation_examples(
         edited.write_text(pathlib.Path(file).read_text().replace(*EDITS[name], 1))
         changed = make(name, sets | {part: str(edited)}, wordpiece)
         assert changed.fingerprint != first
-        with pytest.raises(UserError, match=f"pass --config.task.{part}=FILE"):
+        message = f"pass --config.task.{part}={HINTS[TASKS[name][0]]}"
+        with pytest.raises(UserError, match=message):
             make(name, sets | {part: ""}, wordpiece)

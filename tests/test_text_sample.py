@@ -60,6 +60,7 @@ def test_a_sample_of_a_large_input_is_from_many_places(tmp_path, monkeypatch):
     texts = [f"{i} " * 10 for i in range(1000)]
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
     source = sources.Source(f"{tmp_path}/a.txt", "text", split_bytes=1)
+    assert len(sources.plan(source)) == 1
     got = text_sample.read(source, 400)
     assert len({*got}) == len(got) >= 8
     numbers = sorted(int(text.split()[0]) for text in got)
