@@ -7,8 +7,8 @@ __version__ = "0.1.0"
 
 # On CPUs, jaxlib 0.10.2 computes some fusions of a product and a sum wrongly, such as
 # gradients of attention with one head of keys (jax-ml/jax, issue 39103). With this flag
-# it fuses single products only. The flag counts if set before the first computation;
-# the programs of runs have the option always.
+# it fuses single products only. XLA reads the flag at the first computation, which may
+# come before this import, so the programs of runs also have it as a compiler option.
 _FUSION_TYPE = "xla_cpu_experimental_ynn_fusion_type"
 CPU_COMPILER_OPTIONS: dict[str, str] = {}
 if importlib.metadata.version("jaxlib") == "0.10.2":

@@ -172,7 +172,7 @@ class _Lines:
         while line := begun + self.stream.readline(_MAX_LINE_BYTES - len(begun)):
             is_cut = len(line) == _MAX_LINE_BYTES
             begun = b""
-            rest = bytearray()  # of a line's end, which is not cut
+            rest = bytearray()  # rest of a line's end: do not cut inside one
             while (
                 is_cut
                 and (rest or line).endswith(b"\r")

@@ -168,11 +168,11 @@ def _frequent_characters(
     vocab_size: int,
     least: int,
 ) -> list[str]:
-    """Choose the characters of a vocabulary, the most frequent ones of the text.
+    """Choose the most frequent characters of the text for a vocabulary.
 
-    They cover `_COVERAGE` of the text if there is room. They are at least `least`,
-    even if there is none, unless the text has fewer. `pieces` has the number of tokens
-    that a character needs.
+    The result covers `_COVERAGE` of the text, or less if `vocab_size` has no room. It
+    has at least `least` characters, or all if the text has fewer. `pieces` has the
+    number of tokens that a character needs.
     """
     if not (by_count := _sorted_by_count(counts)):
         raise UserError(_NO_CHARACTERS)
@@ -192,7 +192,7 @@ def _sorted_by_count(counts: collections.Counter[str]) -> list[str]:
 def _report_rare_characters(
     counts: collections.Counter[str], chosen: Sequence[str]
 ) -> None:
-    """Warn if the frequent characters of a vocabulary are not all of the text."""
+    """Warn of the rare characters of the text that were not chosen."""
     by_count = _sorted_by_count(counts)
     if rare := by_count[len(chosen) :]:
         share = sum(counts[c] for c in rare) / sum(counts[c] for c in by_count)
@@ -279,7 +279,7 @@ def _sentencepiece_model(
     characters: Sequence[str],
     vocab_size: int,
 ) -> bytes:
-    """Learn a model that has these characters, and write it in SentencePiece's form.
+    """Train a model that has tokens for these characters, and return it serialised.
 
     SentencePiece sorts all characters by their counts, the required ones before the
     others, and takes them until they cover the given share of the text (at least 98 %).

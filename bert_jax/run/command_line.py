@@ -116,7 +116,10 @@ def define_process_flags() -> None:
 
 
 def start_training() -> str:
-    """Prepare a program that trains, before its slow imports. Return the workdir."""
+    """Set up a process that trains, before its slow imports. Return the workdir.
+
+    With --huge_pages, the process restarts with huge pages.
+    """
     folder = required_flag("workdir")
     if flags.FLAGS.huge_pages:
         huge_pages.restart()

@@ -1,4 +1,4 @@
-"""Kernels on the devices of a mesh: each runs one on its part of the arrays.
+"""Devices of a mesh, each of which runs a kernel on its part of the arrays.
 
 The compiler cannot split kernels. As everywhere in the model, names of dimensions say
 how arrays are split.
